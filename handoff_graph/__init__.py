@@ -1,0 +1,1 @@
+"""Checkpoint the task, not the conversation."""

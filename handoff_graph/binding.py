@@ -1,0 +1,128 @@
+"""Finds the sentences in which a person binds what an agent may do next.
+
+Prohibitions, preconditions, approvals, limits and obligations are recorded as constraints,
+word for word, before anything else looks at a message. Quoted text and code are data and not
+an order, so both are skipped. Pure: text in, sentences out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+__all__ = ["BindingDetector", "binding_sentences", "sentences"]
+
+BindingDetector = Callable[[str], list[str]]
+"""Text of one message in, its binding sentences out, each a verbatim piece of the text."""
+
+_FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+_BULLET = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)]|#{1,6})\s+")
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|etc|vs|cf|approx|no|fig|mr|mrs|ms|dr|st|inc|ltd|dept|[a-z])\.)$", re.I
+)
+_END = re.compile(r"[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-ÞЀ-Я]|\s*$)|[。！？]")
+
+_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"'})
+
+_BINDS = re.compile(
+    r"""
+      \b(?:do|does|did)\s*n[o']t\b(?!\s+(?:know|think|worry|see\b|understand|mind|believe|care
+            |remember|recall|have\s+(?:any|much|time)|seem|look|work|matter|start\b))
+    | \bdo\s+not\b(?!\s+(?:know|think|worry|understand|mind|believe|care|remember|recall))
+    | \bnever\b(?!\s*mind\b|\s+(?:seen|heard|been|had|worked|saw|knew|thought))
+    | \b(?:must|may|shall|can|should)\s*(?:not|n't)\b(?!\s+(?:be\s+(?:hard|difficult)|believe
+            |remember|see\s+why|find|figure))
+    | \bcan't\s+(?:be\s+)?(?:touch|change|modif|delet|drop|restart|deploy|exceed|go\s+(?:above|over))\w*
+    | \bmust\b(?!\s*(?:not|n't)\b|\s+(?:be\s+(?:the|a|an|some|that|because)\b|have\s+(?:been|had|\w+ed)))
+    | \b(?:refrain|abstain)\s+from\b | \bavoid\s+\w+ing\b | \bstay\s+(?:away\s+from|off)\b
+    | \bkeep\s+(?:your\s+)?hands\s+off\b | \bhands\s+off\b | \bleave\s+.{1,60}\b(?:alone|untouched|as\s+(?:is|it\s+is))\b
+    | \bno\s+\w+(?:\s+\w+){0,4}\s+(?:without|until|before|unless|after|during|on)\b
+    | \bnot\s+(?:\w+\s+){0,6}(?:until|unless|before)\b
+    | \bonly\s+(?:after|if|when|once|with|during|on|use|from)\b | \bunless\b
+    | \b(?:wait|hold(?:\s+off)?)\s+(?:for|until|till)\b | \bbefore\s+you\b(?!\s+(?:ask|know))
+    | \b(?:always|make\s+sure|ensure|be\s+sure\s+to)\b
+    | \b(?:needs?|required?|requires|have|has)\s+(?:to\s+)?(?:be\s+)?(?:approv|sign(?:ed)?[\s-]off)\w*
+    | \b(?:ask|check\s+with|confirm\s+with|get\s+(?:approval|sign-?off|an?\s+ok)\s+from)\s+(?:me|us|\w+)\s+(?:first|before)\b
+    | \b(?:approval|permission|sign-?off|confirmation)\b.{0,40}\b(?:required|needed|before|first|from)\b
+    | \bobtain\s+.{0,40}\b(?:confirmation|approval|consent)\b
+    | \b(?:at\s+(?:most|least)|no\s+(?:more|less|fewer|later|earlier)\s+than|must\s+stay|stay\s+(?:under|below|above)
+          |keep\s+.{1,40}\b(?:under|below|above|within|between)|not\s+exceed|limit\s+.{1,40}\bto|maximum\s+of|max\.?\s+\d)\b
+    | \bunder\s+no\s+circumstances\b | \b(?:is|are)\s+(?:forbidden|prohibited|off[\s-]limits|not\s+allowed|read[\s-]only)\b
+    | \bstop\s+(?:if|when|as\s+soon)\b | \byou\s+(?:have|need)\s+to\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_NOT_BINDING = re.compile(
+    r"""
+      ^\s*never\s*mind\b | \bshould\s+(?:see|get|find|notice|be\s+able|work|look)\b
+    | \bwhy\s+(?:it|this|that|the)\b.{0,40}(?:won't|doesn't|don't|isn't|didn't)\b
+    | \b(?:thanks|thank\s+you)\b.{0,20}$
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def sentences(text: str) -> list[str]:
+    """Split prose into sentences; bullets and lines of a list end one, code is left out.
+
+    Args:
+        text: one message, plain or markdown.
+
+    Returns:
+        Verbatim sentences. A sentence that the author wrapped over lines comes back with each
+        line break as one space.
+    """
+    found: list[str] = []
+    paragraph: list[str] = []
+
+    def flush() -> None:
+        if paragraph:
+            found.extend(_cut(" ".join(paragraph)))
+            paragraph.clear()
+
+    for line in _FENCE.sub("\n\n", text).splitlines():
+        bare = line.strip()
+        if not bare or bare.startswith(">") or line.startswith(("    ", "\t")) and not paragraph:
+            flush()
+            continue
+        bullet = _BULLET.match(line)
+        if bullet:
+            flush()
+            bare = line[bullet.end() :].strip()
+        paragraph.append(bare)
+    flush()
+    return found
+
+
+def _cut(paragraph: str) -> list[str]:
+    pieces, start = [], 0
+    for end in _END.finditer(paragraph):
+        if _ABBREVIATION.search(paragraph[start : end.start() + 1]) and end.end() < len(paragraph):
+            continue
+        pieces.append(paragraph[start : end.end()].strip())
+        start = end.end()
+    pieces.append(paragraph[start:].strip())
+    return [piece for piece in pieces if piece]
+
+
+def binding_sentences(text: str) -> list[str]:
+    """The sentences of a message that bind future action.
+
+    Args:
+        text: the words of a human or system message.
+
+    Returns:
+        The binding sentences, verbatim, in order, each once.
+
+    Example:
+        >>> binding_sentences("Hi! Do NOT run cutover until lag is under 2s. Thanks.")
+        ['Do NOT run cutover until lag is under 2s.']
+    """
+    found: dict[str, None] = {}
+    for sentence in sentences(text):
+        plain = sentence.translate(_APOSTROPHES)
+        if plain.rstrip("\"')*_` ").endswith("?"):
+            continue
+        if _BINDS.search(plain) and not _NOT_BINDING.search(plain):
+            found[sentence] = None
+    return list(found)

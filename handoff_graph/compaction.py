@@ -1,0 +1,187 @@
+"""What a checkpoint becomes before it is stored: pure functions over its channel values.
+
+The saver keeps a `Head` per checkpoint: the task state that belongs to it and, where the saver
+itself folds, which messages are gone. A graph that is running still holds those messages in
+memory; every value it stores passes through `compact`, which puts the briefing in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import BaseMessage, SystemMessage
+from langgraph.types import Overwrite, Send
+
+from handoff_graph.fold import Fold, Policy, complete, due, prepare
+from handoff_graph.summarize import Summarizer
+from handoff_graph.task import is_task_state
+from handoff_graph.transcript import is_briefing, is_transcript, message_keys
+
+__all__ = ["Channel", "Head", "compact", "compact_nested", "fold_channels", "recover"]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What is known of one transcript channel whose folded messages may still be in memory."""
+
+    briefing: SystemMessage
+    folded: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The task as of one checkpoint."""
+
+    state: dict[str, Any] | None = None
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+
+
+def compact(messages: Sequence[BaseMessage], channel: Channel | None) -> list[BaseMessage]:
+    """The transcript as it is stored: the briefing, then whatever is not folded.
+
+    A transcript that already starts from this briefing was loaded in its compact form; then
+    all of it is new.
+    """
+    if channel is None:
+        return list(messages)
+    gone = frozenset() if _is_loaded(messages, channel) else channel.folded
+    pairs = zip(messages, message_keys(messages), strict=True)
+    kept = [m for m, key in pairs if key not in gone and not is_briefing(m)]
+    return [channel.briefing, *kept]
+
+
+def _is_loaded(messages: Sequence[BaseMessage], channel: Channel) -> bool:
+    """Whether the run that holds these messages started from the newest briefing."""
+    briefing = channel.briefing
+    return any(
+        m.id == briefing.id and m.additional_kwargs == briefing.additional_kwargs
+        for m in messages
+    )
+
+
+def compact_nested(value: Any, channels: Mapping[str, Channel]) -> Any:
+    """Compact the transcripts inside a value: in a dict, a list, a `Send` or an `Overwrite`.
+
+    Returns the very same object where nothing in it was folded.
+    """
+    if is_transcript(value):
+        keys = set(message_keys(value))
+        for channel in channels.values():
+            if keys & channel.folded:
+                return compact(value, channel)
+        return value
+    if isinstance(value, Send):
+        arg = compact_nested(value.arg, channels)
+        return value if arg is value.arg else Send(value.node, arg)
+    if isinstance(value, Overwrite):
+        inner = compact_nested(value.value, channels)
+        return value if inner is value.value else Overwrite(inner)
+    if type(value) is dict:
+        changed = {key: compact_nested(inner, channels) for key, inner in value.items()}
+        return changed if any(changed[key] is not value[key] for key in value) else value
+    if type(value) is list or type(value) is tuple:
+        parts = [compact_nested(inner, channels) for inner in value]
+        same = all(new is old for new, old in zip(parts, value, strict=True))
+        return value if same else type(value)(parts)
+    return value
+
+
+def fold_channels(
+    head: Head,
+    transcripts: Mapping[str, list[BaseMessage]],
+    policy: Policy,
+    summarizer: Summarizer,
+    now: Callable[[], str],
+) -> Head:
+    """Fold every transcript that is due, for a graph that does not fold by itself.
+
+    Args:
+        head: the task as of the parent checkpoint.
+        transcripts: the transcript channels of the checkpoint that is being stored.
+        policy: when to fold.
+        summarizer: makes the update of the folded messages.
+        now: gives the stamp of a fold; called only if there is one.
+
+    Returns:
+        The task as of this checkpoint; the very same `head` if nothing was due.
+    """
+    for name, messages in transcripts.items():
+        known = head.channels.get(name)
+        stored = compact(messages, known)
+        if not due(head.state or {}, name, stored, policy):
+            continue
+        folding = prepare(name, stored, policy, now())
+        if folding is None:
+            continue
+        summary = summarizer(head.state or {}, folding)
+        done = complete(head.state or {}, folding, summary, policy, f"handoff-briefing-{name}")
+        head = _after_fold(head, name, messages, done)
+    return head
+
+
+def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fold) -> Head:
+    before = head.channels.get(name)
+    gone = {id(m) for m in fold.folding.folded}
+    pairs = zip(messages, message_keys(messages), strict=True)
+    keys = {key for m, key in pairs if id(m) in gone}
+    earlier: frozenset[str] = frozenset()
+    if before is not None and not _is_loaded(messages, before):
+        earlier = before.folded
+    channels = {key: replace(c, briefing=fold.briefing.model_copy(update={"id": c.briefing.id}))
+                for key, c in head.channels.items()}
+    channels[name] = Channel(fold.briefing, earlier | keys)
+    return Head(fold.state, channels)
+
+
+def with_revision(head: Head, revision: int) -> Head:
+    """The same head under the revision number that the journal gave it."""
+    if head.state is None or head.state["revision"] == revision:
+        return head
+    channels = {
+        name: replace(channel, briefing=_renumbered(channel.briefing, revision))
+        for name, channel in head.channels.items()
+    }
+    return Head({**head.state, "revision": revision}, channels)
+
+
+def _renumbered(briefing: SystemMessage, revision: int) -> SystemMessage:
+    marks = {key: {**mark, "revision": revision} for key, mark in briefing.additional_kwargs.items()}
+    return briefing.model_copy(update={"additional_kwargs": marks})
+
+
+def recover(
+    stored: Mapping[str, Any],
+    incoming: Mapping[str, Any],
+    state: dict[str, Any] | None,
+) -> Head:
+    """Rebuild the head of a stored checkpoint, for a saver that has not seen it before.
+
+    Args:
+        stored: the channel values of the parent checkpoint, from the database.
+        incoming: the channel values now being stored by a run that goes on from it.
+        state: the task state that belongs to the parent checkpoint.
+
+    Returns:
+        The head. A message that the run still holds, that stands before the last stored one
+        and is not stored itself, was folded.
+    """
+    channels: dict[str, Channel] = {}
+    for name, messages in stored.items():
+        if not is_transcript(messages):
+            continue
+        briefing = next((m for m in messages if is_briefing(m)), None)
+        if not isinstance(briefing, SystemMessage):
+            continue
+        kept = set(message_keys(messages))
+        held = incoming.get(name)
+        keys = message_keys(held) if is_transcript(held) else []
+        last = max((i for i, key in enumerate(keys) if key in kept), default=-1)
+        channels[name] = Channel(briefing, frozenset(k for k in keys[:last] if k not in kept))
+    return Head(state, channels)
+
+
+def task_channel(values: Mapping[str, Any]) -> str | None:
+    """The channel in which the graph keeps its task state, if it has one."""
+    return next((name for name, value in values.items() if is_task_state(value)), None)

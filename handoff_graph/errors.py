@@ -1,0 +1,122 @@
+"""Everything this package raises, one tree under `HandoffError`.
+
+    HandoffError
+    ├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
+    ├── UnsupportedSchema    stored by a newer version of handoff_graph
+    ├── MissingChannel       a node was put into a graph that lacks the channel it needs
+    ├── CannotWire           add_handoff found no place for the nodes
+    ├── NotAHandoffDatabase  the file is missing, or is something else
+    ├── UnknownThread        the database holds no such thread (also a LookupError)
+    └── LedgerError          the ledger could not be written where it should be
+
+    HandoffWarning           something was reported instead of raised, so the run could go on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "CannotWire",
+    "HandoffError",
+    "HandoffWarning",
+    "InvalidTask",
+    "LedgerError",
+    "MissingChannel",
+    "NotAHandoffDatabase",
+    "UnknownThread",
+    "UnsupportedSchema",
+]
+
+
+class HandoffError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class HandoffWarning(UserWarning):
+    """Something went wrong that must not stop the agent: read it, then act."""
+
+
+class InvalidTask(HandoffError, ValueError):
+    """A task state or task update breaks the schema.
+
+    Attributes:
+        field: the path of the offending value, such as `constraints[2].text`.
+        expected: what would have been accepted.
+        found: the value that was there instead.
+    """
+
+    def __init__(self, field: str, expected: str, found: object) -> None:
+        self.field, self.expected, self.found = field, expected, found
+        shown = repr(found)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        super().__init__(f"task field {field!r}: expected {expected}, found {shown}")
+
+
+class UnsupportedSchema(HandoffError):
+    """The data was written by a newer handoff_graph than this one.
+
+    Attributes:
+        found: the schema version in the data.
+        supported: the newest version this package reads.
+    """
+
+    def __init__(self, what: str, found: object, supported: int) -> None:
+        self.found, self.supported = found, supported
+        super().__init__(
+            f"{what} has schema version {found!r}; this handoff_graph reads up to "
+            f"{supported}. Upgrade handoff-graph to read it; nothing was changed."
+        )
+
+
+class MissingChannel(HandoffError):
+    """A node needs a channel that the graph's state does not declare."""
+
+    def __init__(self, channel: str, node: str) -> None:
+        self.channel, self.node = channel, node
+        super().__init__(
+            f"{node} needs the channel {channel!r}, which this graph's state lacks. Inherit "
+            "the state from HandoffState, or let add_handoff(builder) put the nodes in."
+        )
+
+
+class CannotWire(HandoffError):
+    """`add_handoff` found no plain edge on which to put its nodes."""
+
+
+class NotAHandoffDatabase(HandoffError):
+    """The path holds no database that handoff can read.
+
+    Attributes:
+        path: the file asked for.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {reason}")
+
+
+class UnknownThread(HandoffError, LookupError):
+    """The database holds nothing under this thread id.
+
+    Attributes:
+        thread: the thread id asked for.
+        near: thread ids that look alike, best first.
+    """
+
+    def __init__(self, thread: str, near: Sequence[str] = ()) -> None:
+        self.thread, self.near = thread, tuple(near)
+        hint = f" Did you mean: {', '.join(near)}?" if near else " See `handoff list`."
+        super().__init__(f"no thread {thread!r} in this database.{hint}")
+
+
+class LedgerError(HandoffError):
+    """A ledger file could not be written.
+
+    Attributes:
+        path: the file that was to be written.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(f"cannot write the ledger {path}: {reason}")

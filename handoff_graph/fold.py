@@ -1,0 +1,207 @@
+"""One fold, decided and computed: the pure core that the saver and the node both drive.
+
+`due` says whether, `prepare` says which messages, a summarizer turns them into an update, and
+`complete` makes the new state, the briefing and the tail. Nothing here reads a clock, a
+database or a graph, so the sync and async drivers share every line of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages.utils import count_tokens_approximately
+
+from handoff_graph.briefing import DEFAULT_BUDGET, fit, render_briefing
+from handoff_graph.errors import HandoffWarning
+from handoff_graph.task import TaskUpdate, blank_state, content, merge, task_update
+from handoff_graph.transcript import (
+    briefing_message,
+    completed_calls,
+    has_open_call,
+    is_briefing,
+    message_keys,
+    split,
+)
+
+__all__ = ["Fold", "Folding", "Policy", "complete", "due", "prepare"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When to fold and how much to keep.
+
+    Attributes:
+        every: fold when this many tool calls have completed since the last fold.
+        keep: how many of the newest exchanges stay word for word (at least one: the newest
+            results have not been seen by the model yet).
+        max_tokens: fold too when the transcript passes this many approximate tokens.
+        budget: tokens that the briefing may take.
+        owner: who is working, for the session's line in the ledger.
+    """
+
+    every: int = 10
+    keep: int = 1
+    max_tokens: int | None = None
+    budget: int = DEFAULT_BUDGET
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("every", "keep", "budget"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1 or None, not {self.max_tokens!r}")
+
+
+@dataclass(frozen=True)
+class Folding:
+    """A fold in the making: what a summarizer is given."""
+
+    channel: str
+    folded: Sequence[BaseMessage]
+    tail: Sequence[BaseMessage]
+    calls: int
+    anchor: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A finished fold."""
+
+    state: dict[str, Any]
+    update: TaskUpdate
+    briefing: SystemMessage
+    folding: Folding = field(repr=False)
+
+
+def due(
+    state: Mapping[str, Any],
+    channel: str,
+    messages: Sequence[BaseMessage],
+    policy: Policy,
+    *,
+    force: bool = False,
+) -> bool:
+    """Whether this transcript should be folded now.
+
+    Args:
+        state: the task state (may be empty).
+        channel: the name of the transcript channel; each keeps its own count.
+        messages: the transcript.
+        policy: when to fold.
+        force: the caller asks for it, whatever the counts say.
+
+    Returns:
+        False while a call is open, and False again until there is new work: the count starts
+        behind the message at which the last fold was made.
+    """
+    last = state.get("folds", {}).get(channel, {})
+    anchor = last.get("anchor")
+    keys = message_keys(messages)
+    fresh = messages[keys.index(anchor) + 1 :] if anchor in keys else messages
+    if not any(not is_briefing(m) for m in fresh) or has_open_call(messages):
+        return False
+    if force or state.get("phase", "") != last.get("phase", ""):
+        return True
+    if completed_calls(messages, anchor) >= policy.every:
+        return True
+    return policy.max_tokens is not None and (
+        count_tokens_approximately(messages) > policy.max_tokens
+    )
+
+
+def prepare(
+    channel: str, messages: Sequence[BaseMessage], policy: Policy, at: str
+) -> Folding | None:
+    """Choose what goes and what stays; None if nothing can go.
+
+    Args:
+        channel: the name of the transcript channel.
+        messages: the transcript.
+        policy: how much to keep.
+        at: the stamp of this fold.
+    """
+    parts = split(messages, policy.keep)
+    if not parts.folded:
+        return None
+    keys = message_keys(messages)
+    return Folding(channel, parts.folded, parts.tail, parts.calls, keys[-1], at)
+
+
+def complete(
+    state: Mapping[str, Any], folding: Folding, summary: TaskUpdate, policy: Policy, id: str
+) -> Fold:
+    """Merge a summary into the state and render the briefing of the result.
+
+    Args:
+        state: the task state before the fold (may be empty).
+        folding: what is folded.
+        summary: what the summarizer made of it.
+        policy: budget and owner.
+        id: the message id for the briefing.
+
+    Returns:
+        The new state, the one update that leads to it, and the briefing message.
+    """
+    before = merge(state, None)
+    merged = merge(before, summary)
+    merged = merge(merged, _bookkeeping(merged, folding, policy))
+    fitted = fit(merged, policy.budget, at=folding.at)
+    if fitted.over:
+        warnings.warn(
+            f"the briefing is {fitted.over} tokens over its budget of {policy.budget}: "
+            "constraints, decisions, blockers, open questions and written artifacts are never "
+            "cut. Retire or close some, or raise the budget.",
+            HandoffWarning,
+            stacklevel=2,
+        )
+    revision = int(before["revision"]) + 1
+    after = {**fitted.state, "revision": revision}
+    briefing = briefing_message(render_briefing(after), revision=revision, id=id)
+    return Fold(after, update_between(before, after), briefing, folding)
+
+
+def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> TaskUpdate:
+    owner = policy.owner or state["owner"] or "agent"
+    last = state["folds"].get(folding.channel, {})
+    session = next((s for s in state["sessions"] if s["owner"] == owner), {})
+    fold = {
+        "n": int(last.get("n", 0)) + 1,
+        "calls": int(last.get("calls", 0)) + folding.calls,
+        "anchor": folding.anchor,
+        "phase": state["phase"],
+    }
+    span = {
+        "owner": owner,
+        "from": session.get("from") or folding.at,
+        "to": folding.at,
+        "tool_calls": int(session.get("tool_calls", 0)) + folding.calls,
+    }
+    return task_update(
+        at=folding.at, owner=owner, folds={folding.channel: fold}, sessions=[span]
+    )
+
+
+def update_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> TaskUpdate:
+    """The update that leads from one state to a later one, with nothing it need not say."""
+    blank = blank_state()
+    update = {
+        key: _news(before.get(key), value) if isinstance(value, list) else value
+        for key, value in content(after).items()
+        if value != before.get(key, blank.get(key))
+    }
+    update["stamps"] = {
+        name: at for name, at in after["stamps"].items() if before["stamps"].get(name) != at
+    }
+    update["revision"] = after["revision"]
+    return update  # type: ignore[return-value]
+
+
+def _news(before: Any, after: list[Any]) -> list[Any]:
+    return [item for item in after if item not in (before or ())]

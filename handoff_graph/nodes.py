@@ -1,0 +1,370 @@
+"""The two graph nodes, the state they need, and the helper that wires them in."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_type_hints
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.graph import StateGraph
+from langgraph.graph.message import add_messages
+from typing_extensions import TypedDict
+
+from handoff_graph.errors import CannotWire, HandoffWarning, MissingChannel
+from handoff_graph.export import LedgerExporter
+from handoff_graph.fold import Folding, Policy, complete, due, prepare
+from handoff_graph.saver import HandoffSaver
+from handoff_graph.summarize import HeuristicSummarizer, Summarizer
+from handoff_graph.task import TaskUpdate, is_task_state, merge, task_update, utc_now
+from handoff_graph.transcript import briefing_revision, has_open_call, is_transcript, rewrite
+
+__all__ = ["HandoffState", "LedgerExportNode", "SummarizerNode", "add_handoff"]
+
+AsyncSummarizer = Callable[[Mapping[str, Any], Folding], Awaitable[TaskUpdate]]
+
+FORCE = "handoff_force"
+"""Set true in `config["configurable"]` to have the nodes of that run fold what they can."""
+
+
+class HandoffState(TypedDict):
+    """A state to inherit from: a transcript, and the task that it is folded into."""
+
+    messages: Annotated[list[Any], add_messages]
+    task: Annotated[dict[str, Any], merge]
+
+
+class _Job(NamedTuple):
+    """One visit of the summarizer node: what it found in the state."""
+
+    state: Mapping[str, Any]
+    opening: TaskUpdate | None
+    channel: str
+    messages: Sequence[BaseMessage]
+    folding: Folding | None
+
+
+class SummarizerNode(Runnable[Any, dict[str, Any]]):
+    """A graph node that folds messages into the task state every N tool calls.
+
+    Put it between the tools and the agent. It does nothing unless a fold is due: `every`
+    tool calls have completed since the last one, the transcript has passed `max_tokens`, a
+    phase was completed (the task state's `phase` changed), or the run was invoked with
+    `{"configurable": {"handoff_force": True}}`. It never folds while a call is open. On its
+    first visit it also opens the task: objective and constraints are recorded at once.
+
+    Args:
+        every: tool calls between two folds; parallel calls count one each.
+        model: a `Summarizer`: a callable, sync or async, from task state and folding to a
+            `TaskUpdate`. None: the heuristic one, without any model.
+        keep: newest exchanges that stay word for word.
+        max_tokens: fold too when a transcript passes this many approximate tokens.
+        budget: tokens that the briefing may take.
+        owner: who is working, for the ledger.
+        task_key: the channel of the task state.
+
+    Example:
+        >>> node = SummarizerNode(every=5)
+        >>> sorted(node.invoke({"messages": [("user", "hi")], "task": {}}))
+        []
+    """
+
+    name: str = "summarize"
+
+    def __init__(
+        self,
+        every: int = 10,
+        model: Summarizer | AsyncSummarizer | None = None,
+        *,
+        keep: int = 1,
+        max_tokens: int | None = None,
+        budget: int = Policy.budget,
+        owner: str = "",
+        task_key: str = "task",
+    ) -> None:
+        if model is not None and (isinstance(model, Runnable) or not callable(model)):
+            raise TypeError(
+                f"model must be a callable (state, folding) -> TaskUpdate, not "
+                f"{type(model).__name__}; see handoff_graph.Summarizer"
+            )
+        self.policy = Policy(every, keep, max_tokens, budget, owner)
+        self.model = model
+        self.task_key = task_key
+        self._heuristic = HeuristicSummarizer()
+
+    def __call__(self, state: Any, config: RunnableConfig | None = None) -> dict[str, Any]:
+        """The same as `invoke`."""
+        return self.invoke(state, config)
+
+    def invoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Fold if due; returns the writes to the transcript and the task, or nothing."""
+        job = self._job(input, config)
+        if job.folding is None:
+            return self._result(job, None)
+        try:
+            made = self._summarizer(job.state, job.folding)
+            if inspect.isawaitable(made):
+                made = asyncio.run(cast(Any, made))
+            return self._result(job, made)
+        except Exception as error:
+            return self._failed(job, error)
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """`invoke`, awaiting an async summarizer."""
+        job = self._job(input, config)
+        if job.folding is None:
+            return self._result(job, None)
+        try:
+            if inspect.iscoroutinefunction(self._summarizer):
+                made = await self._summarizer(job.state, job.folding)
+            else:
+                made = await asyncio.to_thread(self._summarizer, job.state, job.folding)
+                if inspect.isawaitable(made):
+                    made = await made
+            return self._result(job, made)
+        except Exception as error:
+            return self._failed(job, error)
+
+    @property
+    def _summarizer(self) -> Callable[[Mapping[str, Any], Folding], Any]:
+        return self.model or self._heuristic
+
+    def has_work(self, state: Any, config: RunnableConfig | None = None) -> bool:
+        """Whether a visit with this state would open or fold, or cannot be judged yet.
+
+        A tool that runs beside others sees their calls as open until the superstep ends; then
+        the visit itself has to decide.
+        """
+        values = _fields(state)
+        task = values.get(self.task_key) or {}
+        force = _forced(config)
+        return not is_task_state(task) or any(
+            has_open_call(messages) or due(task, name, messages, self.policy, force=force)
+            for name, messages in values.items()
+            if is_transcript(messages)
+        )
+
+    def _job(self, input: Any, config: RunnableConfig | None) -> _Job:
+        values = _fields(input)
+        if self.task_key not in values:
+            raise MissingChannel(self.task_key, "SummarizerNode")
+        transcripts = {name: value for name, value in values.items() if is_transcript(value)}
+        state = values[self.task_key] or {}
+        opening = None
+        if not is_task_state(state):
+            state, opening = self._open(state, transcripts, config)
+        for name, messages in transcripts.items():
+            if due(state, name, messages, self.policy, force=_forced(config)):
+                folding = prepare(name, messages, self.policy, utc_now())
+                if folding is not None:
+                    return _Job(state, opening, name, messages, folding)
+        return _Job(state, opening, "", (), None)
+
+    def _open(
+        self,
+        raw: Mapping[str, Any],
+        transcripts: Mapping[str, Sequence[BaseMessage]],
+        config: RunnableConfig | None,
+    ) -> tuple[Mapping[str, Any], TaskUpdate | None]:
+        """The first task state of a thread: what a saver knew before the node was put in, or
+        else the objective and constraints that stand in the transcript."""
+        saver = _handoff_saver(config)
+        messages = [m for value in transcripts.values() for m in value]
+        if saver is not None and config is not None and briefing_revision(messages) is not None:
+            known = saver.task_state(_checkpoint(config))
+            if known is not None:
+                return merge(known, raw), cast(TaskUpdate, known)
+        if not messages:
+            return raw, None
+        at = utc_now()
+        seen = Folding("", (), messages, 0, "", at)
+        update = dict(self._heuristic(raw, seen))
+        if self.policy.owner:
+            update["owner"] = self.policy.owner
+        update["revision"] = 1
+        return merge(raw, update), cast(TaskUpdate, update)
+
+    def _result(self, job: _Job, summary: Any) -> dict[str, Any]:
+        """What the node writes, from the finished summary or, with none, for the opening."""
+        if job.folding is None or summary is None:
+            return {self.task_key: dict(job.opening)} if job.opening else {}
+        first = str(job.messages[0].id)
+        fold = complete(job.state, job.folding, summary, self.policy, first)
+        update = merge(job.opening, fold.update) if job.opening else dict(fold.update)
+        return {
+            self.task_key: update,
+            job.channel: rewrite(job.messages, fold.briefing, job.folding.tail),
+        }
+
+    def _failed(self, job: _Job, error: Exception) -> dict[str, Any]:
+        warnings.warn(
+            f"the summarizer failed and changed nothing, the turn goes on: "
+            f"{type(error).__name__}: {error}",
+            HandoffWarning,
+            stacklevel=3,
+        )
+        return self._result(job, None)
+
+
+class LedgerExportNode(Runnable[Any, dict[str, Any]]):
+    """A graph node that mirrors the task into a markdown ledger.
+
+    A node runs before the checkpoint of its superstep is written. In a graph that is compiled
+    with a `HandoffSaver` the node therefore has the saver export right after each commit, so
+    that the ledger names the checkpoint it shows. With any other checkpointer, or none, it
+    writes the state it is given, and names the checkpoint that the superstep started from.
+
+    Args:
+        folder: where the ledgers go; created when needed.
+        task_key: the channel of the task state.
+    """
+
+    name: str = "export_ledger"
+
+    def __init__(self, folder: str | Path = "ledger", *, task_key: str = "task") -> None:
+        self.exporter = LedgerExporter(folder)
+        self.task_key = task_key
+
+    def __call__(self, state: Any, config: RunnableConfig | None = None) -> dict[str, Any]:
+        """The same as `invoke`."""
+        return self.invoke(state, config)
+
+    def invoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Export, or see to it that the saver does; writes nothing to the state."""
+        values = _fields(input)
+        if self.task_key not in values:
+            raise MissingChannel(self.task_key, "LedgerExportNode")
+        if not self.attach(config) and is_task_state(values[self.task_key]):
+            state = values[self.task_key]
+            where = (config or {}).get("configurable", {})
+            self.exporter.export(
+                state,
+                thread=str(where.get("thread_id", "thread")),
+                checkpoint=str(where.get("checkpoint_id") or ""),
+                at=state["updated"],
+            )
+        return {}
+
+
+    def attach(self, config: RunnableConfig | None) -> bool:
+        """Have the running graph's saver export from now on; False if it is none of ours."""
+        saver = _handoff_saver(config)
+        if saver is not None:
+            saver.export_to(self.exporter)
+        return saver is not None
+
+
+def add_handoff(
+    builder: StateGraph[Any, Any, Any, Any],
+    *,
+    ledger: str | Path | None = "ledger",
+    tools: str | Sequence[str] = "tools",
+    agent: str | None = None,
+    summarizer: SummarizerNode | None = None,
+    **options: Any,
+) -> StateGraph[Any, Any, Any, Any]:
+    """Put both nodes into a graph, between its tools and its agent.
+
+    The user's nodes, prompts and schema stay as they are; a `task` channel is added beside
+    them. Call it before `compile`.
+
+    Args:
+        builder: the graph.
+        ledger: folder for the ledgers; None leaves the export node out.
+        tools: the node, or nodes, that run tools.
+        agent: the node that the tools lead back to; found by their edges if left out.
+        summarizer: a ready `SummarizerNode`, instead of `options` for a new one.
+        **options: passed to `SummarizerNode`.
+
+    Returns:
+        The same builder.
+
+    Raises:
+        CannotWire: there is no plain edge from `tools` to `agent`.
+    """
+    starts = [tools] if isinstance(tools, str) else list(tools)
+    back = sorted((a, b) for a, b in builder.edges if a in starts and agent in (None, b))
+    targets = {b for _, b in back}
+    if len(targets) != 1 or {a for a, _ in back} != set(starts):
+        edges = ", ".join(f"{a} -> {b}" for a, b in sorted(builder.edges)) or "none"
+        raise CannotWire(
+            f"no single plain edge leads from {' and '.join(map(repr, starts))} back to "
+            f"{'an agent' if agent is None else repr(agent)} (plain edges: {edges}). Name the "
+            "nodes with tools= and agent=, or add SummarizerNode and LedgerExportNode "
+            "yourself where your tools hand back to your model."
+        )
+    (target,) = targets
+    node = summarizer or SummarizerNode(**options)
+    export = None if ledger is None else LedgerExportNode(ledger, task_key=node.task_key)
+    schema = _with_task(builder.state_schema, node.task_key)
+    builder.add_node(node.name, node, input_schema=schema)
+    builder.add_edge(node.name, target)
+    if export is not None:
+        builder.add_node(export.name, export, input_schema=schema)
+        builder.add_edge(node.name, export.name)
+    builder.edges.difference_update(back)
+    for start in starts:
+        builder.add_conditional_edges(start, _route(node, export, target, schema))
+    return builder
+
+
+def _route(
+    node: SummarizerNode, export: LedgerExportNode | None, agent: str, schema: type
+) -> Callable[..., str]:
+    """The way on from the tools: past the summarizer unless it has something to do.
+
+    A visit that does nothing would still cost a superstep: a checkpoint with the whole tail,
+    and one of the run's recursion limit.
+    """
+
+    def handoff(state: Any, config: RunnableConfig) -> str:
+        if export is not None:
+            export.attach(config)
+        return node.name if node.has_work(state, config) else agent
+
+    handoff.__annotations__.update(state=schema, config=RunnableConfig)
+    handoff.__annotations__["return"] = Literal[node.name, agent]
+    return handoff
+
+
+def _with_task(schema: type, task_key: str) -> type:
+    """The user's state with the task channel beside it, as the nodes' input."""
+    hints = get_type_hints(schema, include_extras=True)
+    hints.setdefault(task_key, Annotated[dict[str, Any], merge])
+    return TypedDict("HandoffInput", hints)  # type: ignore[operator, no-any-return]
+
+
+def _fields(state: Any) -> Mapping[str, Any]:
+    """The channels of a state, whichever kind of object the graph uses for it."""
+    if isinstance(state, Mapping):
+        return state
+    if is_dataclass(state):
+        return {field.name: getattr(state, field.name) for field in fields(state)}
+    return {name: getattr(state, name) for name in type(state).model_fields}
+
+
+def _forced(config: RunnableConfig | None) -> bool:
+    return bool(((config or {}).get("configurable") or {}).get(FORCE))
+
+
+def _handoff_saver(config: RunnableConfig | None) -> HandoffSaver | None:
+    """The saver of the running graph, if it is one of ours."""
+    saver = ((config or {}).get("configurable") or {}).get("__pregel_checkpointer")
+    return saver if isinstance(saver, HandoffSaver) else None
+
+
+def _checkpoint(config: RunnableConfig) -> RunnableConfig:
+    where = config.get("configurable", {})
+    named = {k: where[k] for k in ("thread_id", "checkpoint_id") if where.get(k)}
+    return {"configurable": {**named, "checkpoint_ns": ""}}

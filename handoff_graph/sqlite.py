@@ -1,0 +1,186 @@
+"""The SQLite side of the saver: one transaction around the inner saver, and retention.
+
+`SqliteSaver` commits at the end of each of its methods, even after an error. To have its
+checkpoint row, our journal row and the removal of what they supersede land together or not at
+all, it is driven over a connection whose `commit` waits while a transaction of ours is open.
+"""
+
+from __future__ import annotations
+
+import copy
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from handoff_graph import journal
+
+__all__ = ["SqliteStore", "connect"]
+
+BUSY_TIMEOUT = 30.0
+"""Seconds a connection that we open waits for another process's transaction."""
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open a database file, or `:memory:`, for use from any thread."""
+    conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
+    conn.execute("PRAGMA journal_mode=WAL")
+    return conn
+
+
+class _HeldConnection:
+    """A connection whose `commit` does nothing while a transaction of ours is open."""
+
+    def __init__(self, conn: sqlite3.Connection) -> None:
+        self._conn = conn
+        self.held = False
+
+    def commit(self) -> None:
+        if not self.held:
+            self._conn.commit()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conn, name)
+
+
+class SqliteStore:
+    """A `SqliteSaver` with transactions, a journal beside it and retention.
+
+    Attributes:
+        saver: the inner saver, driven over the held connection. Use it only inside
+            `reading` or `writing`, which take the original saver's lock.
+    """
+
+    def __init__(self, inner: SqliteSaver) -> None:
+        self._lock = inner.lock
+        self._held = _HeldConnection(inner.conn)
+        self._ready = False
+        # The copy shares the connection and serializer; whoever still uses the original
+        # directly takes the same lock, and so never commits a transaction of ours half-way.
+        self.saver = copy.copy(inner)
+        self.saver.conn = cast(sqlite3.Connection, self._held)
+        self.saver.lock = cast(Any, nullcontext())
+
+    @property
+    def conn(self) -> sqlite3.Connection:
+        """The connection, for the journal's statements."""
+        return cast(sqlite3.Connection, self._held)
+
+    def setup(self) -> None:
+        """Create the tables of the inner saver and the journal where they are missing."""
+        with self._lock:
+            self._setup()
+
+    def _setup(self) -> None:
+        if self._ready:
+            return
+        self.saver.setup()
+        with self._transaction():
+            journal.create_tables(self.conn)
+        self._ready = True
+
+    @contextmanager
+    def reading(self) -> Iterator[SqliteSaver]:
+        """The inner saver, for reads or for a single write of its own."""
+        with self._lock:
+            self._setup()
+            yield self.saver
+
+    @contextmanager
+    def writing(self) -> Iterator[SqliteSaver]:
+        """The inner saver within one transaction, rolled back whole on any exception."""
+        with self._lock:
+            self._setup()
+            with self._transaction():
+                yield self.saver
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._held.execute("BEGIN IMMEDIATE")
+        self._held.held = True
+        try:
+            yield
+        except BaseException:
+            self._held.held = False
+            self._held.rollback()
+            raise
+        self._held.held = False
+        self._held.commit()
+
+    def retire(self, thread_id: str, ns: str, checkpoint_id: str) -> list[str]:
+        """Remove the checkpoints that a fold has superseded, with their writes.
+
+        Those are the ancestors of the checkpoint that the fold landed in, back to a branch
+        point (a checkpoint that another branch also starts from, which stays), and what the
+        subgraph calls of those supersteps stored under namespaces of their own. Call inside
+        `writing`.
+
+        Args:
+            thread_id: the thread.
+            ns: the namespace of the folded transcript.
+            checkpoint_id: the checkpoint that stands on its own.
+
+        Returns:
+            The ids of the removed checkpoints.
+        """
+        rows = self.conn.execute(
+            "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ?",
+            (thread_id, ns),
+        ).fetchall()
+        parents = dict(rows)
+        children = Counter(parent for _, parent in rows)
+        gone: list[str] = []
+        ancestor = parents.get(checkpoint_id)
+        while ancestor in parents and children[ancestor] == 1 and ancestor not in gone:
+            gone.append(ancestor)
+            ancestor = parents[ancestor]
+        if gone:
+            self._delete_subgraph_calls(thread_id, ns, gone)
+            keys = [(thread_id, ns, checkpoint) for checkpoint in gone]
+            for table in ("checkpoints", "writes"):
+                self.conn.executemany(
+                    f"DELETE FROM {table}"
+                    " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+                    keys,
+                )
+            self.conn.execute(
+                "UPDATE checkpoints SET parent_checkpoint_id = ?"
+                " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+                (ancestor if ancestor in parents else None, thread_id, ns, checkpoint_id),
+            )
+        return gone
+
+    def _delete_subgraph_calls(self, thread_id: str, ns: str, gone: Sequence[str]) -> None:
+        """A stateless subgraph keeps its rows under `node:<task id>`; the task ids stand in
+        the writes of the checkpoints that are going."""
+        tasks: set[str] = set()
+        for checkpoint in gone:
+            found = self.conn.execute(
+                "SELECT DISTINCT task_id FROM writes"
+                " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+                (thread_id, ns, checkpoint),
+            )
+            tasks.update(row[0] for row in found)
+        prefix = f"{ns}|" if ns else ""
+        spaces = self.conn.execute(
+            "SELECT DISTINCT checkpoint_ns FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns > ?",
+            (thread_id, prefix),
+        ).fetchall()
+        for (space,) in spaces:
+            call = space[len(prefix) :].split("|")[0] if space.startswith(prefix) else ""
+            if call.rpartition(":")[2] in tasks and ":" in call:
+                for table in ("checkpoints", "writes"):
+                    self.conn.execute(
+                        f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?",
+                        (thread_id, space),
+                    )
+
+    def delete_journal(self, thread_id: str) -> None:
+        """Remove a thread's journal and head rows. Call inside `writing`."""
+        for table in ("handoff_journal", "handoff_threads"):
+            self.conn.execute(f"DELETE FROM {table} WHERE thread_id = ?", (thread_id,))

@@ -1,0 +1,263 @@
+"""From messages to a `TaskUpdate`, without a model.
+
+A summarizer is any callable that takes the task state and the messages to fold and returns a
+`TaskUpdate`: a *change*, never the whole state again, so nothing is ever summarised twice.
+`HeuristicSummarizer` is the one that needs no model, no network and no configuration; it also
+stands in when another summarizer fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol, runtime_checkable
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from handoff_graph.binding import BindingDetector, binding_sentences, sentences
+from handoff_graph.task import TaskUpdate, new_id, stamp, task_update
+from handoff_graph.transcript import is_briefing, message_text
+
+__all__ = ["Folding", "HeuristicSummarizer", "Summarizer"]
+
+
+class Folding(Protocol):
+    """What is being folded, as handed to a summarizer."""
+
+    @property
+    def folded(self) -> Sequence[BaseMessage]:
+        """The messages that are about to go, oldest first."""
+
+    @property
+    def tail(self) -> Sequence[BaseMessage]:
+        """The messages that stay word for word behind the briefing."""
+
+    @property
+    def at(self) -> str:
+        """The time of this fold, ISO 8601 UTC: the stamp for all it records."""
+
+
+@runtime_checkable
+class Summarizer(Protocol):
+    """The seam for other summarizers, model-backed ones included."""
+
+    def __call__(self, state: Mapping[str, Any], folding: Folding, /) -> TaskUpdate:
+        """Return what the folded messages change in the task state; change nothing else."""
+
+
+MAX_RULES = 8
+"""A system message with more binding sentences than this is recorded as one policy."""
+
+_CALL = 80  # characters that are quoted of a call,
+_RESULT = 60  # of the first line of its result,
+_QUOTE = 240  # and of what people and the model last said
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>|]{3,200}")
+_PATH = re.compile(r"(?<![\w:/.-])(?:\.{0,2}/|~/)?[\w.-]+(?:/[\w.@-]+)+/?|\b[\w-]+\.(?:sql|py|md|ya?ml|json|toml|txt|sh|tf|csv|log|html?|js|ts|go|rs|c|h|cfg|conf|ini)\b")
+_WRITES = re.compile(r"write|creat|edit|sav|upload|patch|fix|apply|insert|append|mov|renam|generat|put|updat|delet|remov", re.I)
+
+
+class HeuristicSummarizer:
+    """Reads the task off the messages: no model, deterministic, a few milliseconds.
+
+    Objective from the first human message; constraints from binding sentences of people and
+    system messages; a finished tool call is done, one that returned an error or never
+    returned is not; artifacts from paths and URLs in arguments; the next action from the last
+    words of the model, or else the request that is still open.
+
+    Args:
+        binding: finds the binding sentences in a person's message.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> folding = SimpleNamespace(
+        ...     folded=[HumanMessage("Audit the schema. Never touch prod.", id="m1")],
+        ...     tail=[], at="2026-01-01T00:00:00Z")
+        >>> update = HeuristicSummarizer()({}, folding)
+        >>> update["objective"], update["constraints"][0]["text"]
+        ('Audit the schema. Never touch prod.', 'Never touch prod.')
+    """
+
+    def __init__(self, binding: BindingDetector = binding_sentences) -> None:
+        self.binding = binding
+
+    def __call__(self, state: Mapping[str, Any], folding: Folding, /) -> TaskUpdate:
+        seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
+        update: dict[str, Any] = {
+            **_objective(state, seen),
+            "constraints": [c for m in seen for c in self._constraints(m)],
+            "notes": [_note(m) for m in folding.folded if _is_note(state, m, self.binding)],
+            **_calls(folding.folded),
+            "next_action": _next_action(seen),
+        }
+        if state.get("status", "not_started") == "not_started":
+            update["status"] = "in_progress"
+        for section in ("constraints", "notes", "in_progress", "done", "artifacts"):
+            update[section] = _in_order(update[section], folding.at)
+        return task_update(at=folding.at, **{k: v for k, v in update.items() if v})
+
+    def _constraints(self, message: BaseMessage) -> list[dict[str, str]]:
+        if not isinstance(message, (HumanMessage, SystemMessage)):
+            return []
+        by = "human" if isinstance(message, HumanMessage) else "system"
+        said = {"by": by, "src": str(message.id or "")}
+        text = message_text(message)
+        found = self.binding(text)
+        if by == "system" and len(found) > MAX_RULES:
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+            rule = f"Follow the system policy: {len(found)} rules, sha256 {digest}."
+            return [{"text": rule, **said}]
+        return [{"text": sentence, **said} for sentence in found]
+
+
+def _objective(state: Mapping[str, Any], seen: Sequence[BaseMessage]) -> dict[str, str]:
+    if state.get("objective"):
+        return {}
+    first = next((message_text(m) for m in seen if isinstance(m, HumanMessage)), "")
+    lines = sentences(first) or [first]
+    return {"objective": _shorten(first, 500), "title": _shorten(lines[0], 80)} if first else {}
+
+
+def _is_note(state: Mapping[str, Any], message: BaseMessage, binding: BindingDetector) -> bool:
+    """A person's words that no other field quotes in full are kept as a note."""
+    if not isinstance(message, HumanMessage) or is_briefing(message):
+        return False
+    text = message_text(message)
+    is_objective = not state.get("objective") or state["objective"] == _shorten(text, 500)
+    return bool(text.strip()) and binding(text) != sentences(text) and not (
+        is_objective and len(text) <= 500
+    )
+
+
+def _note(message: BaseMessage) -> dict[str, str]:
+    text = _shorten(message_text(message), _QUOTE)
+    return {
+        "id": new_id("notes", str(message.id or ""), text),
+        "text": text,
+        "by": "human",
+        "src": str(message.id or ""),
+    }
+
+
+def _next_action(seen: Sequence[BaseMessage]) -> str:
+    for message in reversed(seen):
+        text = message_text(message).strip()
+        if text and isinstance(message, HumanMessage):
+            return "Open request: " + _shorten(text, _QUOTE)
+        if text and isinstance(message, AIMessage):
+            return _shorten(text, _QUOTE)
+    return ""
+
+
+# -- tool calls ------------------------------------------------------------------------------
+
+
+def _calls(messages: Sequence[BaseMessage]) -> dict[str, list[dict[str, str]]]:
+    work: dict[str, tuple[str, dict[str, str]]] = {}
+    artifacts: dict[str, dict[str, str]] = {}
+    for call, result in _paired(messages):
+        section, item = _work_item(call, result)
+        work.pop(item["id"], None)
+        work[item["id"]] = (section, item)
+        if section == "done":
+            artifacts.update((a["uri"], a) for a in _artifacts(call))
+    return {
+        "done": [item for section, item in work.values() if section == "done"],
+        "in_progress": [item for section, item in work.values() if section == "in_progress"],
+        "artifacts": list(artifacts.values()),
+    }
+
+
+def _in_order(items: Sequence[dict[str, str]], at: str) -> list[dict[str, str]]:
+    """Stamp the items of one fold a microsecond apart, so that they keep their order."""
+    start = datetime.fromisoformat(at.replace("Z", "+00:00"))
+    return [
+        {**item, "at": stamp(start + timedelta(microseconds=number))}
+        for number, item in enumerate(items)
+    ]
+
+
+def _paired(messages: Sequence[BaseMessage]) -> list[tuple[dict[str, Any], BaseMessage | None]]:
+    """Every tool call with its result, in the order of the calls; None: it never came."""
+    pairs: list[tuple[dict[str, Any], BaseMessage | None]] = []
+    open_at: dict[str, int] = {}
+    for message in messages:
+        if isinstance(message, AIMessage):
+            for call in message.tool_calls:
+                open_at[call["id"] or ""] = len(pairs)
+                pairs.append((dict(call), None))
+        elif isinstance(message, ToolMessage):
+            index = open_at.pop(message.tool_call_id, None)
+            if index is not None:
+                pairs[index] = (pairs[index][0], message)
+            else:
+                pairs.append(({"name": message.name, "id": message.tool_call_id}, message))
+        elif isinstance(message, FunctionMessage):
+            pairs.append(({"name": message.name}, message))
+    return pairs
+
+
+def _work_item(
+    call: Mapping[str, Any], result: BaseMessage | None
+) -> tuple[str, dict[str, str]]:
+    name = str(call.get("name") or "tool")
+    args = call.get("args") or {}
+    said = _shorten(f"{name}({', '.join(f'{k}={_plain(v)}' for k, v in args.items())})", _CALL)
+    item = {
+        "id": new_id("done", name, json.dumps(args, sort_keys=True, default=str)),
+        "by": "tool",
+        "src": str(call.get("id") or ""),
+    }
+    if result is None:
+        return "in_progress", {**item, "text": f"{said}: no result, outcome unknown",
+                               "outcome": "unknown"}
+    answer = _shorten(_first_line(message_text(result)), _RESULT)
+    if getattr(result, "status", "success") == "error":
+        return "in_progress", {**item, "text": f"{said}: failed: {answer}", "outcome": "failed"}
+    return "done", {**item, "text": f"{said} -> {answer}" if answer else said}
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _shorten(text: str, limit: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+
+
+def _artifacts(call: Mapping[str, Any]) -> list[dict[str, str]]:
+    name = str(call.get("name") or "")
+    what = f"{'written' if _WRITES.search(name) else 'read'} by {name}"
+    src = str(call.get("id") or "")
+    return [
+        {"uri": uri, "what": what, "by": "tool", "src": src}
+        for uri in dict.fromkeys(_uris(call.get("args") or {}))
+    ]
+
+
+def _uris(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [uri for inner in value.values() for uri in _uris(inner)]
+    if isinstance(value, (list, tuple)):
+        return [uri for inner in value for uri in _uris(inner)]
+    if not isinstance(value, str) or len(value) > 2000:
+        return []
+    urls = _URL.findall(value)
+    rest = _URL.sub(" ", value)
+    return [uri.rstrip(".,;:)") for uri in (*urls, *_PATH.findall(rest))]
+
+

@@ -1,0 +1,306 @@
+"""Splitting a transcript into the part to fold and a working tail that stands on its own.
+
+A chat provider takes a transcript only if every tool result follows its call and every call
+has all its results. So the atom here is the *exchange*: a model message with tool calls and
+all results of them, however many ran in parallel and whatever came in between. A split never
+cuts one in two. What is kept: the leading system messages, the newest human message word for
+word, and the last exchanges; the newest tool results are thus never folded before a model has
+seen them. Pure: langchain-core messages in, lists out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+__all__ = [
+    "Split",
+    "briefing_message",
+    "briefing_revision",
+    "completed_calls",
+    "has_open_call",
+    "invalid_reason",
+    "is_briefing",
+    "is_transcript",
+    "message_keys",
+    "message_text",
+    "rewrite",
+    "split",
+]
+
+BRIEFING = "handoff_briefing"
+"""The key in a briefing message's `additional_kwargs` that tells it from a person's words."""
+
+
+def is_transcript(value: object) -> bool:
+    """Whether a channel's value is a transcript: a non-empty list of chat messages."""
+    if not isinstance(value, list) or not value:
+        return False
+    # Of a long transcript only the few distinct types are looked at: this runs at every put.
+    kinds = set(map(type, value))
+    return all(issubclass(kind, BaseMessage) for kind in kinds) and RemoveMessage not in kinds
+
+
+# -- the briefing message --------------------------------------------------------------------
+
+
+def briefing_message(text: str, *, revision: int, id: str) -> SystemMessage:
+    """The message that stands for everything folded so far.
+
+    A system message, because it is no person's order and must not be answered as one; leading
+    system messages are accepted, and merged, by every provider's client.
+    """
+    return SystemMessage(text, id=id, additional_kwargs={BRIEFING: {"revision": revision}})
+
+
+def is_briefing(message: BaseMessage) -> bool:
+    """Whether a message is a briefing of ours, of whatever revision."""
+    return BRIEFING in message.additional_kwargs
+
+
+def briefing_revision(messages: Iterable[BaseMessage]) -> int | None:
+    """The newest revision that a briefing in this transcript speaks of, or None."""
+    marks = (m.additional_kwargs[BRIEFING] for m in messages if is_briefing(m))
+    return max((int(mark.get("revision", 0)) for mark in marks), default=None)
+
+
+# -- reading messages ------------------------------------------------------------------------
+
+
+def message_text(message: BaseMessage) -> str:
+    """The words of a message: its text blocks, without thinking, images or tool calls."""
+    if isinstance(message.content, str):
+        return message.content
+    parts = (
+        block if isinstance(block, str) else block.get("text", "")
+        for block in message.content
+        if isinstance(block, str) or block.get("type") == "text"
+    )
+    return "\n".join(part for part in parts if isinstance(part, str) and part)
+
+
+def message_keys(messages: Sequence[BaseMessage]) -> list[str]:
+    """A key for each message: its id, or for one without an id its content and occurrence."""
+    ids = [message.id for message in messages]
+    if all(ids):
+        return cast("list[str]", ids)
+    seen: Counter[str] = Counter()
+    keys: list[str] = []
+    for message in messages:
+        if message.id:
+            keys.append(message.id)
+            continue
+        what = (message.type, message.content, getattr(message, "tool_calls", None))
+        digest = hashlib.sha256(repr((*what, getattr(message, "tool_call_id", ""))).encode(
+            "utf-8", "replace"
+        )).hexdigest()[:32]
+        keys.append(f"{digest}#{seen[digest]}")
+        seen[digest] += 1
+    return keys
+
+
+# -- exchanges -------------------------------------------------------------------------------
+
+
+@dataclass
+class _Unit:
+    """One or more messages that may only be folded, or kept, together."""
+
+    at: list[int]  # indexes into the transcript
+    open: set[str] = field(default_factory=set)  # call ids without a result
+    answered: int = 0  # calls with a result
+    orphan: bool = False  # a result whose call is gone
+
+    @property
+    def is_exchange(self) -> bool:
+        return bool(self.open or self.answered)
+
+    def mend(self) -> bool:
+        """Whether it may not stay in a tail: a call without result, or the reverse."""
+        return bool(self.open) or self.orphan
+
+
+def _units(messages: Sequence[BaseMessage]) -> list[_Unit]:
+    units: list[_Unit] = []
+    waiting: dict[str, _Unit] = {}  # every call id seen -> its exchange
+    for index, message in enumerate(messages):
+        if isinstance(message, AIMessage) and (message.tool_calls or _legacy(message)):
+            calls = {call["id"] or "" for call in message.tool_calls} or {_legacy(message)}
+            units.append(_Unit([index], open=calls))
+            waiting.update(dict.fromkeys(calls, units[-1]))
+        elif isinstance(message, (ToolMessage, FunctionMessage)):
+            call = getattr(message, "tool_call_id", None) or str(message.name)
+            owner = waiting.get(call)
+            if owner is None:
+                units.append(_Unit([index], orphan=True))
+            else:
+                owner.at.append(index)
+                owner.answered += call in owner.open
+                owner.open.discard(call)
+        else:
+            units.append(_Unit([index]))
+    return _joined(units)
+
+
+def _legacy(message: AIMessage) -> str:
+    """The name in an old-style function call, which is answered by a `FunctionMessage`."""
+    return str((message.additional_kwargs.get("function_call") or {}).get("name") or "")
+
+
+def _joined(units: list[_Unit]) -> list[_Unit]:
+    """Join units that interleave (a message between a call and its result), so that each
+    is one contiguous stretch of the transcript."""
+    joined: list[_Unit] = []
+    for unit in sorted(units, key=lambda unit: unit.at[0]):
+        last = joined[-1] if joined else None
+        if last is not None and last.at[-1] > unit.at[0]:
+            last.at = sorted([*last.at, *unit.at])
+            last.open |= unit.open
+            last.answered += unit.answered
+            last.orphan |= unit.orphan
+        else:
+            joined.append(unit)
+    return joined
+
+
+def has_open_call(messages: Sequence[BaseMessage]) -> bool:
+    """Whether the newest exchange still waits for a result, so nothing may be folded yet."""
+    exchanges = [unit for unit in _units(messages) if unit.is_exchange]
+    return bool(exchanges) and bool(exchanges[-1].open) and not any(
+        isinstance(m, AIMessage) for m in messages[exchanges[-1].at[-1] + 1 :]
+    )
+
+
+def completed_calls(messages: Sequence[BaseMessage], since: str | None = None) -> int:
+    """How many tool calls have their result, counted from behind the message `since`.
+
+    Args:
+        messages: the transcript.
+        since: key of the last message that was counted before; unknown or None counts all.
+    """
+    keys = message_keys(messages)
+    first = keys.index(since) + 1 if since in keys else 0
+    return sum(unit.answered for unit in _units(messages) if unit.at[-1] >= first)
+
+
+def invalid_reason(messages: Sequence[BaseMessage]) -> str | None:
+    """Why a chat provider would refuse this transcript, or None.
+
+    The one thing allowed is an open exchange at the very end, which is the ordinary state
+    between a model's call and the tool's answer.
+    """
+    units = _units(messages)
+    for position, unit in enumerate(units):
+        first = messages[unit.at[0]]
+        if unit.orphan:
+            return f"message {unit.at[0]} is a tool result without its call"
+        if unit.open and position + 1 < len(units):
+            return f"message {unit.at[0]} has calls without results: {sorted(unit.open)}"
+        between = [messages[i] for i in range(unit.at[0] + 1, unit.at[-1] + 1)]
+        if any(not isinstance(m, (ToolMessage, FunctionMessage)) for m in between):
+            return f"message {unit.at[0]} has other messages between its calls and results"
+        if isinstance(first, SystemMessage) and not all(
+            isinstance(m, SystemMessage) for m in messages[: unit.at[0]]
+        ):
+            return f"message {unit.at[0]} is a system message behind others"
+    return None
+
+
+# -- the split -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    """A transcript in two: `folded` goes, `tail` stays; earlier briefings are in neither."""
+
+    folded: list[BaseMessage]
+    tail: list[BaseMessage]
+    calls: int
+    """Completed tool calls among the folded messages."""
+
+
+def split(messages: Sequence[BaseMessage], keep: int = 1) -> Split:
+    """Divide a transcript that has no open call.
+
+    Args:
+        messages: the transcript; briefings in it are left out of both parts.
+        keep: how many of the newest exchanges (or single messages) stay word for word; at
+            least one.
+
+    Returns:
+        The two parts, each in the transcript's own order. The tail is valid for a chat
+        provider; exchanges that never could be (a call whose result never came, a result
+        whose call is gone, a system message in mid-talk) are folded wherever they stand.
+    """
+    messages = [m for m in messages if not is_briefing(m)]
+    units = _units(messages)
+    leading = next(
+        (i for i, m in enumerate(messages) if not isinstance(m, SystemMessage)), len(messages)
+    )
+    humans = [i for i, m in enumerate(messages) if isinstance(m, HumanMessage)]
+    first_kept = max(0, len(units) - max(1, keep))
+    kept: set[int] = set(range(leading))
+    for position, unit in enumerate(units):
+        stray = any(isinstance(messages[i], SystemMessage) and i >= leading for i in unit.at)
+        if position >= first_kept and not unit.mend() and not stray and _tidy(messages, unit):
+            kept.update(unit.at)
+    if humans:
+        kept.add(humans[-1])
+    folded = [m for i, m in enumerate(messages) if i not in kept]
+    tail = [m for i, m in enumerate(messages) if i in kept]
+    calls = sum(u.answered for u in units if not kept.issuperset(u.at))
+    return Split(folded, tail, calls)
+
+
+def _tidy(messages: Sequence[BaseMessage], unit: _Unit) -> bool:
+    """Nothing but results follows the call within an exchange."""
+    rest = (messages[i] for i in unit.at[1:])
+    return all(isinstance(m, (ToolMessage, FunctionMessage)) for m in rest)
+
+
+def rewrite(
+    messages: Sequence[AnyMessage], briefing: SystemMessage, tail: Sequence[BaseMessage]
+) -> list[BaseMessage]:
+    """The reducer writes that turn `messages` into `[briefing, *tail]`.
+
+    Message reducers can replace in place, delete and append, all by id; they cannot insert.
+    So the briefing takes the place, and the id, of the first message; where that one is kept
+    it moves into the place of the next, and so on until a folded message's place is free. The
+    rest of the folded messages are deleted one by one, never all at once: that would take a
+    message which another branch appends in the same superstep with it.
+
+    Args:
+        messages: the transcript as it stands in the channel, every message with an id.
+        briefing: the briefing; its id is replaced.
+        tail: what stays, in order, from `messages`.
+
+    Returns:
+        Replacements and `RemoveMessage`s for the channel.
+    """
+    tail_ids = {m.id for m in tail}
+    writes: list[BaseMessage] = []
+    carried: BaseMessage | None = briefing
+    for message in messages:
+        if carried is not None:
+            writes.append(carried.model_copy(update={"id": message.id}))
+            carried = message if message.id in tail_ids else None
+        elif message.id not in tail_ids:
+            writes.append(RemoveMessage(id=str(message.id)))
+    if carried is not None:
+        writes.append(carried)
+    return writes
+
