@@ -24,41 +24,48 @@ _END = re.compile(r"[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-Þ
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"'})
 
+_OPINION = r"know|think|worry|understand|mind|believe|care|remember|recall"
+
 _BINDS = re.compile(
-    r"""
-      \b(?:do|does|did)\s*n[o']t\b(?!\s+(?:know|think|worry|see\b|understand|mind|believe|care
-            |remember|recall|have\s+(?:any|much|time)|seem|look|work|matter|start\b))
-    | \bdo\s+not\b(?!\s+(?:know|think|worry|understand|mind|believe|care|remember|recall))
-    | \bnever\b(?!\s*mind\b|\s+(?:seen|heard|been|had|worked|saw|knew|thought))
-    | \b(?:must|may|shall|can|should)\s*(?:not|n't)\b(?!\s+(?:be\s+(?:hard|difficult)|believe
-            |remember|see\s+why|find|figure))
-    | \bcan't\s+(?:be\s+)?(?:touch|change|modif|delet|drop|restart|deploy|exceed|go\s+(?:above|over))\w*
-    | \bmust\b(?!\s*(?:not|n't)\b|\s+(?:be\s+(?:the|a|an|some|that|because)\b|have\s+(?:been|had|\w+ed)))
-    | \b(?:refrain|abstain)\s+from\b | \bavoid\s+\w+ing\b | \bstay\s+(?:away\s+from|off)\b
-    | \bkeep\s+(?:your\s+)?hands\s+off\b | \bhands\s+off\b | \bleave\s+.{1,60}\b(?:alone|untouched|as\s+(?:is|it\s+is))\b
-    | \bno\s+\w+(?:\s+\w+){0,4}\s+(?:without|until|before|unless|after|during|on)\b
-    | \bnot\s+(?:\w+\s+){0,6}(?:until|unless|before)\b
-    | \bonly\s+(?:after|if|when|once|with|during|on|use|from)\b | \bunless\b
-    | \b(?:wait|hold(?:\s+off)?)\s+(?:for|until|till)\b | \bbefore\s+you\b(?!\s+(?:ask|know))
-    | \b(?:always|make\s+sure|ensure|be\s+sure\s+to)\b
-    | \b(?:needs?|required?|requires|have|has)\s+(?:to\s+)?(?:be\s+)?(?:approv|sign(?:ed)?[\s-]off)\w*
-    | \b(?:ask|check\s+with|confirm\s+with|get\s+(?:approval|sign-?off|an?\s+ok)\s+from)\s+(?:me|us|\w+)\s+(?:first|before)\b
-    | \b(?:approval|permission|sign-?off|confirmation)\b.{0,40}\b(?:required|needed|before|first|from)\b
-    | \bobtain\s+.{0,40}\b(?:confirmation|approval|consent)\b
-    | \b(?:at\s+(?:most|least)|no\s+(?:more|less|fewer|later|earlier)\s+than|must\s+stay|stay\s+(?:under|below|above)
-          |keep\s+.{1,40}\b(?:under|below|above|within|between)|not\s+exceed|limit\s+.{1,40}\bto|maximum\s+of|max\.?\s+\d)\b
-    | \bunder\s+no\s+circumstances\b | \b(?:is|are)\s+(?:forbidden|prohibited|off[\s-]limits|not\s+allowed|read[\s-]only)\b
-    | \bstop\s+(?:if|when|as\s+soon)\b | \byou\s+(?:have|need)\s+to\b
-    """,
-    re.IGNORECASE | re.VERBOSE,
+    "|".join(
+        (
+            # prohibitions
+            rf"\b(?:do|does|did)(?:n't|\s+not)\b(?!\s+(?:{_OPINION}|see|seem|look|work|matter)\b)",
+            r"\bnever\b(?!\s*mind\b|\s+(?:seen|heard|been|had|worked|saw|knew|thought)\b)",
+            r"\b(?:must|may|shall|can|should)(?:n't|\s*not)\b(?!\s+(?:be\s+(?:hard|difficult)|"
+            r"believe|remember|see\s+why|find|figure)\b)",
+            r"\bcan't\s+(?:be\s+)?(?:touch|chang|modif|delet|drop|restart|deploy|exceed|go\s+\w+)",
+            r"\b(?:refrain|abstain)\s+from\b|\bavoid\s+\w+ing\b|\bstay\s+(?:away\s+from|off)\b",
+            r"\bhands\s+off\b|\bleave\s+.{1,60}\b(?:alone|untouched|as\s+(?:it\s+)?is)\b",
+            r"\bunder\s+no\s+circumstances\b",
+            r"\b(?:is|are)\s+(?:forbidden|prohibited|off[\s-]limits|not\s+allowed|read[\s-]only)\b",
+            # preconditions
+            r"\bno\s+\w+(?:\s+\w+){0,4}\s+(?:without|until|before|unless|after|during|on)\b",
+            r"\bnot\s+(?:\w+\s+){0,6}(?:until|unless|before)\b|\bunless\b",
+            r"\bonly\s+(?:after|if|when|once|with|during|on|use|from)\b",
+            r"\b(?:wait|hold(?:\s+off)?)\s+(?:for|until|till)\b|\bstop\s+(?:if|when|as\s+soon)\b",
+            r"\bbefore\s+you\b(?!\s+(?:ask|know)\b)",
+            # approvals
+            r"\b(?:needs?|required?|requires|have|has)\s+(?:to\s+)?(?:be\s+)?(?:approv|sign)\w*",
+            r"\b(?:ask|(?:check|confirm)\s+with|get\s+.{0,20}\bfrom)\s+\w+\s+(?:first|before)\b",
+            r"\b(?:approval|permission|sign-?off|confirmation)\b.{0,40}"
+            r"\b(?:required|needed|before|first|from)\b",
+            r"\bobtain\s+.{0,40}\b(?:confirmation|approval|consent)\b",
+            # obligations
+            r"\bmust\b(?!n't|\s*not\b|\s+(?:be\s+(?:the|an?|some|that|because)|have\s+\w+(?:ed|en))\b)",
+            r"\b(?:always|make\s+sure|ensure|be\s+sure\s+to)\b|\byou\s+(?:have|need)\s+to\b",
+            # limits
+            r"\bat\s+(?:most|least)\b|\bno\s+(?:more|less|fewer|later|earlier)\s+than\b",
+            r"\b(?:keep\s+.{1,40}|stay)\s(?:under|below|above|within|between)\b|\bnot\s+exceed\b",
+            r"\blimit\s+.{1,40}\bto\b|\bmaximum\s+of\b|\bmax\.?\s+\d",
+        )
+    ),
+    re.IGNORECASE,
 )
 _NOT_BINDING = re.compile(
-    r"""
-      ^\s*never\s*mind\b | \bshould\s+(?:see|get|find|notice|be\s+able|work|look)\b
-    | \bwhy\s+(?:it|this|that|the)\b.{0,40}(?:won't|doesn't|don't|isn't|didn't)\b
-    | \b(?:thanks|thank\s+you)\b.{0,20}$
-    """,
-    re.IGNORECASE | re.VERBOSE,
+    r"^\s*never\s*mind\b|\bshould\s+(?:see|get|find|notice|be\s+able|work|look)\b"
+    r"|\bwhy\s+(?:it|this|that|the)\b.{0,40}(?:won't|doesn't|don't|isn't|didn't)\b",
+    re.IGNORECASE,
 )
 
 
@@ -82,7 +89,7 @@ def sentences(text: str) -> list[str]:
 
     for line in _FENCE.sub("\n\n", text).splitlines():
         bare = line.strip()
-        if not bare or bare.startswith(">") or line.startswith(("    ", "\t")) and not paragraph:
+        if not bare or bare.startswith(">") or (line.startswith(("    ", "\t")) and not paragraph):
             flush()
             continue
         bullet = _BULLET.match(line)

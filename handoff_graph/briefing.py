@@ -21,7 +21,7 @@ __all__ = ["DEFAULT_BUDGET", "Fitted", "fit", "plain_line", "render_briefing", "
 DEFAULT_BUDGET = 2_000
 """Tokens (as `count_tokens_approximately` counts them) that a briefing may take."""
 
-_KEEP_DONE = 12  # finished items in full, however much room is left: each costs at every step
+_KEEP_DONE = 10  # finished items in full, however much room is left: each costs at every step
 _KEEP_SOME = 6  # failed attempts and notes likewise
 
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -64,8 +64,12 @@ def render_briefing(state: Mapping[str, Any]) -> str:
         constraint word for word.
     """
     lines = [_HEAD, ""]
-    for label, name in (("Task", "title"), ("Objective", "objective"), ("Status", "status"),
-                        ("Owner", "owner")):
+    for label, name in (
+        ("Task", "title"),
+        ("Objective", "objective"),
+        ("Status", "status"),
+        ("Owner", "owner"),
+    ):
         if state.get(name):
             lines.append(f"{label}: {_safe(state[name])}")
     for label, section, render in _PARTS:
@@ -138,8 +142,12 @@ def fit(state: Mapping[str, Any], budget: int = DEFAULT_BUDGET, *, at: str) -> F
         The state to store, and by how much it is over if nothing more may go.
     """
     fitted = dict(state)
-    for section, keep in (("done", _KEEP_DONE), ("artifacts", _KEEP_DONE),
-                          ("in_progress", _KEEP_SOME), ("notes", _KEEP_SOME)):
+    for section, keep in (
+        ("done", _KEEP_DONE),
+        ("artifacts", _KEEP_DONE),
+        ("in_progress", _KEEP_SOME),
+        ("notes", _KEEP_SOME),
+    ):
         fitted = _roll_up(fitted, section, keep, at)
     while tokens(render_briefing(fitted)) > budget:
         before = fitted

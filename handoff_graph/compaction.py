@@ -7,19 +7,41 @@ memory; every value it stores passes through `compact`, which puts the briefing 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.messages import BaseMessage, SystemMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Overwrite, Send
 
+from handoff_graph.errors import HandoffWarning
 from handoff_graph.fold import Fold, Policy, complete, due, prepare
 from handoff_graph.summarize import Summarizer
 from handoff_graph.task import is_task_state
-from handoff_graph.transcript import is_briefing, is_transcript, message_keys
+from handoff_graph.transcript import (
+    briefing_message,
+    invalid_reason,
+    is_briefing,
+    is_transcript,
+    message_keys,
+    message_text,
+)
 
-__all__ = ["Channel", "Head", "compact", "compact_nested", "fold_channels", "recover"]
+__all__ = [
+    "Channel",
+    "Head",
+    "compact",
+    "compact_nested",
+    "compacted",
+    "fold_channels",
+    "folds_landed",
+    "guarded",
+    "recover",
+    "task_channel",
+    "with_revision",
+]
 
 
 @dataclass(frozen=True)
@@ -56,8 +78,7 @@ def _is_loaded(messages: Sequence[BaseMessage], channel: Channel) -> bool:
     """Whether the run that holds these messages started from the newest briefing."""
     briefing = channel.briefing
     return any(
-        m.id == briefing.id and m.additional_kwargs == briefing.additional_kwargs
-        for m in messages
+        m.id == briefing.id and m.additional_kwargs == briefing.additional_kwargs for m in messages
     )
 
 
@@ -129,8 +150,10 @@ def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fo
     earlier: frozenset[str] = frozenset()
     if before is not None and not _is_loaded(messages, before):
         earlier = before.folded
-    channels = {key: replace(c, briefing=fold.briefing.model_copy(update={"id": c.briefing.id}))
-                for key, c in head.channels.items()}
+    channels = {
+        key: replace(c, briefing=fold.briefing.model_copy(update={"id": c.briefing.id}))
+        for key, c in head.channels.items()
+    }
     channels[name] = Channel(fold.briefing, earlier | keys)
     return Head(fold.state, channels)
 
@@ -147,8 +170,7 @@ def with_revision(head: Head, revision: int) -> Head:
 
 
 def _renumbered(briefing: SystemMessage, revision: int) -> SystemMessage:
-    marks = {key: {**mark, "revision": revision} for key, mark in briefing.additional_kwargs.items()}
-    return briefing.model_copy(update={"additional_kwargs": marks})
+    return briefing_message(message_text(briefing), revision=revision, id=str(briefing.id))
 
 
 def recover(
@@ -175,7 +197,7 @@ def recover(
         if not isinstance(briefing, SystemMessage):
             continue
         kept = set(message_keys(messages))
-        held = incoming.get(name)
+        held = incoming.get(name, ())
         keys = message_keys(held) if is_transcript(held) else []
         last = max((i for i, key in enumerate(keys) if key in kept), default=-1)
         channels[name] = Channel(briefing, frozenset(k for k in keys[:last] if k not in kept))
@@ -185,3 +207,67 @@ def recover(
 def task_channel(values: Mapping[str, Any]) -> str | None:
     """The channel in which the graph keeps its task state, if it has one."""
     return next((name for name, value in values.items() if is_task_state(value)), None)
+
+
+def guarded(before: Mapping[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
+    """The task state a graph hands in, with any recorded constraint it has lost put back."""
+    held = {item["text"] for item in state["constraints"]}
+    lost = [item for item in (before or {}).get("constraints", ()) if item["text"] not in held]
+    return {**state, "constraints": [*lost, *state["constraints"]]} if lost else state
+
+
+def folds_landed(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any], values: Mapping[str, Any]
+) -> bool:
+    """Whether a node's fold is in this checkpoint, checked against the transcript itself.
+
+    Args:
+        before: the task state of the parent checkpoint.
+        after: the task state of this one.
+        values: its channel values.
+
+    Returns:
+        True if a channel has been folded since the parent. A fold that did not take, because
+        the channel's reducer does not know `RemoveMessage`, is reported and gives False.
+    """
+    counts = (before or {}).get("folds", {})
+    folds = after["folds"].items()
+    fresh = [name for name, fold in folds if fold["n"] > counts.get(name, {}).get("n", 0)]
+    # A DeltaChannel has no value here; it is rebuilt when the checkpoint is to stand alone.
+    reasons = {name: _fold_problem(values[name]) for name in fresh if name in values}
+    for name, reason in reasons.items():
+        if reason:
+            warnings.warn(
+                f"the fold of channel {name!r} did not take: {reason}. Nothing was removed. "
+                "Does the channel use add_messages, or another reducer that honours "
+                "RemoveMessage?",
+                HandoffWarning,
+                stacklevel=4,
+            )
+    return bool(fresh) and not any(reasons.values())
+
+
+def _fold_problem(messages: Any) -> str | None:
+    if isinstance(messages, _DeltaSnapshot):
+        messages = messages.value
+    if not is_transcript(messages):
+        return "it is not a list of messages"
+    if not is_briefing(messages[0]):
+        return "its first message is not the briefing"
+    return invalid_reason(messages)
+
+
+def compacted(values: Mapping[str, Any], head: Head) -> Mapping[str, Any]:
+    """The channel values as they are stored; the same object if nothing is to be changed."""
+    channel = task_channel(values)
+    changed: dict[str, Any] = {}
+    if channel is not None and head.state is not None and values[channel] != head.state:
+        changed[channel] = head.state
+    for name, value in values.items() if head.channels else ():
+        if name in head.channels and is_transcript(value):
+            changed[name] = compact(value, head.channels[name])
+        elif name != channel:
+            inner = compact_nested(value, head.channels)
+            if inner is not value:
+                changed[name] = inner
+    return {**values, **changed} if changed else values

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from handoff_graph.task import SECTIONS, blank_state, item_order
+from handoff_graph.schema import SECTIONS, blank_state, item_order
 
 __all__ = ["apply_change", "diff"]
 

@@ -1,15 +1,15 @@
 """Everything this package raises, one tree under `HandoffError`.
 
-    HandoffError
-    ├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
-    ├── UnsupportedSchema    stored by a newer version of handoff_graph
-    ├── MissingChannel       a node was put into a graph that lacks the channel it needs
-    ├── CannotWire           add_handoff found no place for the nodes
-    ├── NotAHandoffDatabase  the file is missing, or is something else
-    ├── UnknownThread        the database holds no such thread (also a LookupError)
-    └── LedgerError          the ledger could not be written where it should be
+HandoffError
+├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
+├── UnsupportedSchema    stored by a newer version of handoff_graph
+├── MissingChannel       a node was put into a graph that lacks the channel it needs
+├── CannotWire           add_handoff found no place for the nodes
+├── NotAHandoffDatabase  the file is missing, or is something else
+├── UnknownThread        the database holds no such thread (also a LookupError)
+└── LedgerError          the ledger could not be written where it should be
 
-    HandoffWarning           something was reported instead of raised, so the run could go on
+HandoffWarning           something was reported instead of raised, so the run could go on
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ class LedgerExporter:
         except (OSError, LedgerError) as error:
             reason = str(error)
             warnings.warn(
-                f"the ledger of thread {thread!r} is behind revision {state['revision']}: "
-                f"{reason}",
+                f"the ledger of thread {thread!r} is behind revision {state['revision']}: {reason}",
                 HandoffWarning,
                 stacklevel=3,
             )
@@ -100,9 +99,7 @@ class LedgerExporter:
                 return
             front = read_front_matter(there.decode("utf-8", "replace"))
             if front is not None and front.thread not in (None, thread):
-                raise LedgerError(
-                    str(path), f"it belongs to thread {front.thread!r}; move it away"
-                )
+                raise LedgerError(str(path), f"it belongs to thread {front.thread!r}; move it away")
             if front is None or not front.intact:
                 self._set_aside(path, front, "it had been edited by hand")
             elif front.revision is not None and front.revision > revision:

@@ -170,7 +170,7 @@ def complete(
 def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> TaskUpdate:
     owner = policy.owner or state["owner"] or "agent"
     last = state["folds"].get(folding.channel, {})
-    session = next((s for s in state["sessions"] if s["owner"] == owner), {})
+    session: Mapping[str, Any] = next((s for s in state["sessions"] if s["owner"] == owner), {})
     fold = {
         "n": int(last.get("n", 0)) + 1,
         "calls": int(last.get("calls", 0)) + folding.calls,
@@ -183,9 +183,7 @@ def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> 
         "to": folding.at,
         "tool_calls": int(session.get("tool_calls", 0)) + folding.calls,
     }
-    return task_update(
-        at=folding.at, owner=owner, folds={folding.channel: fold}, sessions=[span]
-    )
+    return task_update(at=folding.at, owner=owner, folds={folding.channel: fold}, sessions=[span])
 
 
 def update_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> TaskUpdate:

@@ -9,21 +9,26 @@ json only; LangGraph is not imported here.
 
 from __future__ import annotations
 
-import difflib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from handoff_graph.diff import apply_change, diff
-from handoff_graph.errors import NotAHandoffDatabase, UnknownThread, UnsupportedSchema
+from handoff_graph.errors import UnsupportedSchema
 from handoff_graph.task import upcast
 
-__all__ = ["Revision", "Thread", "append", "create_tables", "next_revision", "open_readonly",
-           "record_ledger", "revisions", "state_at", "thread", "threads"]
+__all__ = [
+    "HeadRow",
+    "append",
+    "check_version",
+    "create_tables",
+    "head",
+    "next_revision",
+    "record_ledger",
+    "state_at",
+]
 
 VERSION = 1
 """Schema version of the tables, kept in `handoff_meta`."""
@@ -63,38 +68,6 @@ _TABLES = (
 )
 
 
-@dataclass(frozen=True)
-class Revision:
-    """One row of the journal."""
-
-    revision: int
-    parent_revision: int | None
-    checkpoint_id: str
-    at: str
-    owner: str
-    reason: str
-    change: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Thread:
-    """One thread as `handoff list` sees it; `state` is None before its first revision."""
-
-    thread_id: str
-    revision: int
-    at: str
-    title: str
-    status: str
-    owner: str
-    checkpoint_id: str
-    newest_checkpoint: str
-    checkpoints: int
-    state: dict[str, Any] | None
-    ledger: str | None
-    ledger_revision: int | None
-    ledger_error: str | None
-
-
 # -- writing (inside the caller's transaction) -------------------------------------------------
 
 
@@ -103,10 +76,11 @@ def create_tables(conn: sqlite3.Connection) -> None:
     for statement in _TABLES:
         conn.execute(statement)
     conn.execute("INSERT OR IGNORE INTO handoff_meta VALUES ('version', ?)", (str(VERSION),))
-    _check_version(conn)
+    check_version(conn)
 
 
-def _check_version(conn: sqlite3.Connection) -> None:
+def check_version(conn: sqlite3.Connection) -> None:
+    """Refuse tables that a newer handoff_graph has written."""
     row = conn.execute("SELECT value FROM handoff_meta WHERE key = 'version'").fetchone()
     if row is not None and int(row[0]) > VERSION:
         raise UnsupportedSchema("the journal", int(row[0]), VERSION)
@@ -151,8 +125,19 @@ def append(
     state = _dumps(after)
     conn.execute(
         "INSERT OR REPLACE INTO handoff_journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (thread_id, ns, revision, parent, revision if full else keyframe, checkpoint_id, at,
-         after["owner"], reason, _dumps(diff(before, after)), state if full else None),
+        (
+            thread_id,
+            ns,
+            revision,
+            parent,
+            revision if full else keyframe,
+            checkpoint_id,
+            at,
+            after["owner"],
+            reason,
+            _dumps(diff(before, after)),
+            state if full else None,
+        ),
     )
     conn.execute(
         """INSERT INTO handoff_threads
@@ -162,8 +147,17 @@ def append(
              revision = excluded.revision, checkpoint_id = excluded.checkpoint_id,
              at = excluded.at, title = excluded.title, status = excluded.status,
              owner = excluded.owner, state = excluded.state""",
-        (thread_id, ns, revision, checkpoint_id, at, after["title"], after["status"],
-         after["owner"], state),
+        (
+            thread_id,
+            ns,
+            revision,
+            checkpoint_id,
+            at,
+            after["title"],
+            after["status"],
+            after["owner"],
+            state,
+        ),
     )
 
 
@@ -198,35 +192,6 @@ def _keyframe_of(
 # -- reading -----------------------------------------------------------------------------------
 
 
-def open_readonly(path: str | Path) -> sqlite3.Connection:
-    """Open a database for reading, without creating or changing anything.
-
-    Args:
-        path: the SQLite file.
-
-    Returns:
-        A read-only connection.
-
-    Raises:
-        NotAHandoffDatabase: the file is missing, is no SQLite database, or holds neither
-            checkpoints nor a journal.
-    """
-    name = str(path)
-    if not Path(path).is_file():
-        raise NotAHandoffDatabase(name, "no such file. Name the database with --db or HANDOFF_DB")
-    try:
-        conn = sqlite3.connect(f"file:{quote(str(Path(path).absolute()))}?mode=ro", uri=True)
-        tables = {row[0] for row in conn.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.DatabaseError as error:
-        raise NotAHandoffDatabase(name, f"not readable as a SQLite database ({error})") from error
-    if not tables & {"handoff_journal", "checkpoints"}:
-        conn.close()
-        raise NotAHandoffDatabase(name, "a SQLite database, but without checkpoints of LangGraph")
-    if "handoff_meta" in tables:
-        _check_version(conn)
-    return conn
-
-
 @dataclass(frozen=True)
 class HeadRow:
     """The newest revision of a thread, and the checkpoint it was written with."""
@@ -244,42 +209,6 @@ def head(conn: sqlite3.Connection, thread_id: str) -> HeadRow | None:
         (thread_id,),
     ).fetchone()
     return None if row is None else HeadRow(upcast(json.loads(row[0])), row[1], row[2])
-
-
-def threads(conn: sqlite3.Connection) -> Iterator[Thread]:
-    """Every thread of the root graph, the one with the newest checkpoint first.
-
-    Threads that have checkpoints but no revision yet are included, with revision 0.
-    """
-    found = (_thread(conn, row[0]) for row in _thread_ids(conn))
-    yield from sorted(found, key=lambda t: (t.newest_checkpoint, t.thread_id), reverse=True)
-
-
-def thread(conn: sqlite3.Connection, thread_id: str) -> Thread:
-    """One thread.
-
-    Raises:
-        UnknownThread: nothing is stored under this id; the error names near matches.
-    """
-    known = [row[0] for row in _thread_ids(conn)]
-    if thread_id not in known:
-        near = difflib.get_close_matches(thread_id, known, n=3, cutoff=0.5)
-        raise UnknownThread(thread_id, near)
-    return _thread(conn, thread_id)
-
-
-def revisions(
-    conn: sqlite3.Connection, thread_id: str, ns: str = ""
-) -> Iterator[Revision]:
-    """The revisions of a thread, oldest first."""
-    if not _has(conn, "handoff_journal"):
-        return
-    for row in conn.execute(
-        "SELECT revision, parent_revision, checkpoint_id, at, owner, reason, change"
-        " FROM handoff_journal WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY revision",
-        (thread_id, ns),
-    ):
-        yield Revision(*row[:6], json.loads(row[6]))
 
 
 def state_at(
@@ -306,42 +235,6 @@ def state_at(
     for change in reversed(changes):
         state = apply_change(state, change)
     return upcast(state)
-
-
-def _thread_ids(conn: sqlite3.Connection) -> list[tuple[str]]:
-    sources = [
-        f"SELECT thread_id FROM {table} WHERE checkpoint_ns = ''"
-        for table in ("checkpoints", "handoff_threads")
-        if _has(conn, table)
-    ]
-    return conn.execute(" UNION ".join(sources)).fetchall()
-
-
-def _thread(conn: sqlite3.Connection, thread_id: str) -> Thread:
-    newest, count = "", 0
-    if _has(conn, "checkpoints"):
-        newest, count = conn.execute(
-            "SELECT coalesce(max(checkpoint_id), ''), count(*) FROM checkpoints"
-            " WHERE thread_id = ? AND checkpoint_ns = ''",
-            (thread_id,),
-        ).fetchone()
-    row = None
-    if _has(conn, "handoff_threads"):
-        row = conn.execute(
-            "SELECT revision, at, title, status, owner, checkpoint_id, state, ledger,"
-            " ledger_revision, ledger_error FROM handoff_threads"
-            " WHERE thread_id = ? AND checkpoint_ns = ''",
-            (thread_id,),
-        ).fetchone()
-    if row is None:
-        return Thread(thread_id, 0, "", "", "", "", "", newest, count, None, None, None, None)
-    state = upcast(json.loads(row[6]))
-    return Thread(thread_id, *row[:6], newest or row[5], count, state, *row[7:])
-
-
-def _has(conn: sqlite3.Connection, table: str) -> bool:
-    found = conn.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-    return found is not None
 
 
 def _dumps(value: Any) -> str:

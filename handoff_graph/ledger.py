@@ -33,9 +33,7 @@ class FrontMatter(NamedTuple):
     """Whether the body is still the one that was exported."""
 
 
-def render_ledger(
-    state: Mapping[str, Any], *, thread: str, checkpoint: str, updated: str
-) -> str:
+def render_ledger(state: Mapping[str, Any], *, thread: str, checkpoint: str, updated: str) -> str:
     """Render a ledger.
 
     Args:
@@ -125,8 +123,11 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
     if state["next_action"]:
         lines += ["## Next action", _data(state["next_action"]), ""]
     if state["sessions"]:
-        lines += ["## Sessions", "| owner | from | to | tool calls | handed off because |",
-                  "| --- | --- | --- | ---: | --- |"]
+        lines += [
+            "## Sessions",
+            "| owner | from | to | tool calls | handed off because |",
+            "| --- | --- | --- | ---: | --- |",
+        ]
         lines += [_session(session) for session in state["sessions"]]
     return lines
 
@@ -188,8 +189,13 @@ def _secret(item: Mapping[str, Any]) -> str:
 
 
 def _session(item: Mapping[str, Any]) -> str:
-    cells = (item["owner"], str(item.get("from", ""))[:16], str(item.get("to", ""))[:16],
-             item.get("tool_calls", 0), item.get("why", ""))
+    cells = (
+        item["owner"],
+        str(item.get("from", ""))[:16],
+        str(item.get("to", ""))[:16],
+        item.get("tool_calls", 0),
+        item.get("why", ""),
+    )
     return "| " + " | ".join(_inline(cell).replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -5,32 +5,29 @@ from __future__ import annotations
 import asyncio
 import copy
 import warnings
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    get_checkpoint_id,
 )
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from handoff_graph import journal
 from handoff_graph.compaction import (
     Head,
-    compact,
     compact_nested,
+    compacted,
     fold_channels,
-    recover,
+    folds_landed,
+    guarded,
     task_channel,
     with_revision,
 )
@@ -38,32 +35,22 @@ from handoff_graph.deltas import stand_alone
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy
+from handoff_graph.heads import Heads, address
+from handoff_graph.mirror import LedgerMirror, Saved
 from handoff_graph.sqlite import SqliteStore, connect
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.task import content, utc_now
-from handoff_graph.transcript import briefing_revision, invalid_reason, is_briefing, is_transcript
+from handoff_graph.threaded import ThreadedSaver
+from handoff_graph.transcript import is_transcript
 
-__all__ = ["HandoffSaver", "Saved"]
+__all__ = ["HandoffSaver"]
 
-_HEADS = 1024  # checkpoints whose task is held in memory; any other is read back when needed
-_RETIRED = 20_000  # removed checkpoints for which a late write is still recognised
 _PAGE = 50  # checkpoints read at a time while listing
 
-Listener = Callable[["Saved"], None]
+Listener = Callable[[Saved], None]
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What a listener is told after a checkpoint with a new revision has been committed."""
-
-    thread_id: str
-    checkpoint_ns: str
-    checkpoint_id: str
-    state: dict[str, Any]
-    at: str
-
-
-class HandoffSaver(BaseCheckpointSaver[str]):
+class HandoffSaver(ThreadedSaver):
     """A drop-in for `SqliteSaver` whose database stays small while the task grows.
 
     With a `SummarizerNode` in the graph, the transcript arrives folded: the saver journals
@@ -111,12 +98,9 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         self.policy = Policy(every, keep, max_tokens, budget, owner)
         self.summarizer: Summarizer = summarizer or HeuristicSummarizer()
         self._store = SqliteStore(inner)
-        self._heads: OrderedDict[tuple[str, str, str], Head] = OrderedDict()
-        self._retired: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._heads = Heads()
         self._listeners: list[Listener] = []
-        self._healed: set[str] = set()
         self._owns_connection = False
-        self.exporter: LedgerExporter | None = None
         if ledger is not None:
             self.export_to(ledger if isinstance(ledger, LedgerExporter) else LedgerExporter(ledger))
 
@@ -190,35 +174,12 @@ class HandoffSaver(BaseCheckpointSaver[str]):
 
     def export_to(self, exporter: LedgerExporter) -> None:
         """Mirror every new revision of a root graph's task into a ledger, from now on."""
-        if self.exporter is None:
-            self.exporter = exporter
-            self.add_listener(self._export)
+        if self._mirror is None:
+            self.add_listener(LedgerMirror(self._store, exporter))
 
-    def _export(self, saved: Saved) -> None:
-        exporter = self.exporter
-        if exporter is None or saved.checkpoint_ns:
-            return
-        result = exporter.export(
-            saved.state, thread=saved.thread_id, checkpoint=saved.checkpoint_id, at=saved.at
-        )
-        with self._store.writing():
-            journal.record_ledger(
-                self._store.conn,
-                saved.thread_id,
-                path=str(result.path),
-                revision=None if result.error else saved.state["revision"],
-                error=result.error,
-            )
-
-    def _heal(self, thread_id: str, ns: str) -> None:
-        """Bring a ledger in step that an earlier process left behind, once per thread."""
-        if self.exporter is None or ns or thread_id in self._healed:
-            return
-        self._healed.add(thread_id)
-        with self._store.reading():
-            row = journal.head(self._store.conn, thread_id)
-        if row is not None and not self.exporter.shows(thread_id, row.state["revision"]):
-            self._export(Saved(thread_id, ns, row.checkpoint_id, row.state, row.at))
+    @property
+    def _mirror(self) -> LedgerMirror | None:
+        return next((lis for lis in self._listeners if isinstance(lis, LedgerMirror)), None)
 
     def _notify(self, saved: Saved) -> None:
         for listener in self._listeners:
@@ -246,36 +207,9 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         saved = self.get_tuple(config)
         if saved is None:
             return None
-        thread_id, ns, _ = _address(saved.config)
         with self._store.reading():
-            return self._head(thread_id, ns, saved.config, {}).state
-
-    def _head(
-        self, thread_id: str, ns: str, config: RunnableConfig, incoming: Mapping[str, Any]
-    ) -> Head:
-        """The task as of the checkpoint that `config` names. Call with the store's lock."""
-        checkpoint_id = get_checkpoint_id(config)
-        if not checkpoint_id:
-            return Head()
-        known = self._heads.get((thread_id, ns, checkpoint_id))
-        if known is not None:
-            return known
-        saved = self._store.saver.get_tuple(config)
-        values = saved.checkpoint["channel_values"] if saved else {}
-        channel = task_channel(values)
-        if channel is not None:
-            return Head(values[channel])
-        messages = [m for value in values.values() if is_transcript(value) for m in value]
-        revision = briefing_revision(messages)
-        state = None
-        if revision is not None:
-            state = journal.state_at(self._store.conn, thread_id, ns, revision)
-        return recover(values, incoming, state)
-
-    def _remember(self, thread_id: str, ns: str, checkpoint_id: str, head: Head) -> None:
-        self._heads[thread_id, ns, checkpoint_id] = head
-        while len(self._heads) > _HEADS:
-            self._heads.popitem(last=False)
+            head = self._heads.load(self._store, saved.config, {})
+        return head.state
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -291,10 +225,10 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         In one transaction: the checkpoint with folded messages replaced by their briefing,
         the journal's row if the task state changed, the removal of what a fold superseded.
         """
-        thread_id, ns, _ = _address(config)
+        thread_id, ns, _ = address(config)
         at = utc_now()
         with self._store.writing() as inner:
-            before = self._head(thread_id, ns, config, checkpoint["channel_values"])
+            before = self._heads.load(self._store, config, checkpoint["channel_values"])
             after, folded = self._advance(before, checkpoint["channel_values"])
             changed = after.state is not None and (
                 before.state is None or content(before.state) != content(after.state)
@@ -304,16 +238,25 @@ class HandoffSaver(BaseCheckpointSaver[str]):
                 after = with_revision(after, max(number, after.state["revision"]))
             elif before.state is not None:
                 after = with_revision(after, before.state["revision"])
-            stored = _stored(checkpoint, after)
+            stored = cast(
+                Checkpoint,
+                {**checkpoint, "channel_values": compacted(checkpoint["channel_values"], after)},
+            )
             result = inner.put(config, stored, metadata, new_versions)
             if changed and after.state is not None:
                 journal.append(
-                    self._store.conn, thread_id, ns, stored["id"], before=before.state,
-                    after=after.state, at=at, reason="fold" if folded else "update",
+                    self._store.conn,
+                    thread_id,
+                    ns,
+                    stored["id"],
+                    before=before.state,
+                    after=after.state,
+                    at=at,
+                    reason="fold" if folded else "update",
                 )
             if folded:
                 self._retire(inner, config, stored, metadata, result)
-        self._remember(thread_id, ns, stored["id"], after)
+            self._heads.remember(address(result), after)
         if changed and after.state is not None:
             self._notify(Saved(thread_id, ns, stored["id"], after.state, at))
         return result
@@ -322,8 +265,8 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         """The task as of the checkpoint in hand, and whether a fold landed in it."""
         channel = task_channel(values)
         if channel is not None:
-            state = _guarded(before.state, values[channel])
-            return Head(state), self._landed(before.state, state, values)
+            state = guarded(before.state, values[channel])
+            return Head(state), folds_landed(before.state, state, values)
         transcripts = {name: value for name, value in values.items() if is_transcript(value)}
         try:
             after = fold_channels(before, transcripts, self.policy, self.summarizer, utc_now)
@@ -337,29 +280,6 @@ class HandoffSaver(BaseCheckpointSaver[str]):
             after = before
         return after, after is not before
 
-    def _landed(
-        self, before: Mapping[str, Any] | None, after: Mapping[str, Any], values: Mapping[str, Any]
-    ) -> bool:
-        """Whether a node's fold arrived, checked against the transcript it speaks of."""
-        counts = (before or {}).get("folds", {})
-        fresh = [name for name, fold in after["folds"].items()
-                 if fold["n"] > counts.get(name, {}).get("n", 0)]
-        for name in fresh:
-            messages = values.get(name)
-            if messages is None:
-                continue  # a DeltaChannel: rebuilt, and checked, when it is made to stand alone
-            reason = _fold_problem(messages)
-            if reason:
-                warnings.warn(
-                    f"the fold of channel {name!r} did not take: {reason}. Nothing was "
-                    "removed. Does the channel use add_messages, or another reducer that "
-                    "honours RemoveMessage?",
-                    HandoffWarning,
-                    stacklevel=4,
-                )
-                return False
-        return bool(fresh)
-
     def _retire(
         self,
         inner: SqliteSaver,
@@ -371,12 +291,9 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         """Remove what the fold in this checkpoint has superseded, if it can stand without."""
         if not stand_alone(inner, config, stored, metadata, at):
             return
-        thread_id, ns, checkpoint_id = _address(at)
-        for gone in self._store.retire(thread_id, ns, checkpoint_id):
-            self._heads.pop((thread_id, ns, gone), None)
-            self._retired[thread_id, ns, gone] = None
-        while len(self._retired) > _RETIRED:
-            self._retired.popitem(last=False)
+        here = address(at)
+        for gone in self._store.retire(*here):
+            self._heads.retire(here._replace(checkpoint_id=gone))
 
     def put_writes(
         self,
@@ -390,11 +307,11 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         Background writers can be late: what belongs to a checkpoint that a fold has already
         removed was consumed with it, and is dropped.
         """
-        address = _address(config)
+        at = address(config)
         with self._store.reading() as inner:
-            if address in self._retired:
+            if self._heads.is_retired(at):
                 return
-            head = self._heads.get(address)
+            head = self._heads.known(at)
             if head is not None and head.channels:
                 writes = [(name, compact_nested(value, head.channels)) for name, value in writes]
             inner.put_writes(config, writes, task_id, task_path)
@@ -404,8 +321,7 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         with self._store.writing() as inner:
             inner.delete_thread(thread_id)
             self._store.delete_journal(str(thread_id))
-            for key in [key for key in self._heads if key[0] == str(thread_id)]:
-                del self._heads[key]
+            self._heads.forget_thread(str(thread_id))
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -413,7 +329,9 @@ class HandoffSaver(BaseCheckpointSaver[str]):
         """Read a checkpoint, the newest unless `config` names one."""
         with self._store.reading() as inner:
             found = inner.get_tuple(config)
-        self._heal(*_address(config)[:2])
+        at = address(config)
+        if self._mirror is not None and not at.ns:
+            self._mirror.heal(at.thread_id)
         return found
 
     def list(
@@ -449,96 +367,3 @@ class HandoffSaver(BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The next version of a channel, in the inner saver's form."""
         return self.inner.get_next_version(current, channel)
-
-    # -- async: the same, in a worker thread ---------------------------------------------------
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """`put`, without blocking the event loop."""
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """`put_writes`, without blocking the event loop."""
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """`delete_thread`, without blocking the event loop."""
-        await asyncio.to_thread(self.delete_thread, thread_id)
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """`get_tuple`, without blocking the event loop."""
-        return await asyncio.to_thread(self.get_tuple, config)
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """`list`, without blocking the event loop."""
-        pages = self.list(config, filter=filter, before=before, limit=limit)
-        while (item := await asyncio.to_thread(next, pages, None)) is not None:
-            yield item
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """`get_delta_channel_history`, without blocking the event loop."""
-        return await asyncio.to_thread(
-            self.get_delta_channel_history, config=config, channels=channels
-        )
-
-
-def _address(config: RunnableConfig) -> tuple[str, str, str]:
-    where = config["configurable"]
-    return str(where["thread_id"]), where.get("checkpoint_ns", ""), where.get("checkpoint_id") or ""
-
-
-def _guarded(before: Mapping[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
-    """Put back any recorded constraint that a write to the channel has dropped."""
-    held = {item["text"] for item in state["constraints"]}
-    lost = [item for item in (before or {}).get("constraints", ()) if item["text"] not in held]
-    if not lost:
-        return state
-    return {**state, "constraints": [*lost, *state["constraints"]]}
-
-
-def _fold_problem(messages: Any) -> str | None:
-    if not is_transcript(messages):
-        return "it is not a list of messages"
-    if not is_briefing(messages[0]):
-        return "its first message is not the briefing"
-    return invalid_reason([m for m in messages if not is_briefing(m)])
-
-
-def _stored(checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """The checkpoint with compact values; the same object where nothing is to be changed."""
-    values = checkpoint["channel_values"]
-    channel = task_channel(values)
-    changed: dict[str, Any] = {}
-    if channel is not None and head.state is not None and values[channel] != head.state:
-        changed[channel] = head.state
-    if head.channels:
-        for name, value in values.items():
-            if name in head.channels and is_transcript(value):
-                changed[name] = compact(value, head.channels[name])
-            elif name != channel:
-                inner = compact_nested(value, head.channels)
-                if inner is not value:
-                    changed[name] = inner
-    if not changed:
-        return checkpoint
-    return cast(Checkpoint, {**checkpoint, "channel_values": {**values, **changed}})

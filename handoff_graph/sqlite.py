@@ -131,13 +131,13 @@ class SqliteStore:
             " WHERE thread_id = ? AND checkpoint_ns = ?",
             (thread_id, ns),
         ).fetchall()
-        parents = dict(rows)
+        parents: dict[str, str | None] = dict(rows)
         children = Counter(parent for _, parent in rows)
         gone: list[str] = []
         ancestor = parents.get(checkpoint_id)
-        while ancestor in parents and children[ancestor] == 1 and ancestor not in gone:
+        while ancestor and ancestor in parents and children[ancestor] == 1:
             gone.append(ancestor)
-            ancestor = parents[ancestor]
+            ancestor = parents.pop(ancestor)
         if gone:
             self._delete_subgraph_calls(thread_id, ns, gone)
             keys = [(thread_id, ns, checkpoint) for checkpoint in gone]

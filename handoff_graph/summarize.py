@@ -25,7 +25,8 @@ from langchain_core.messages import (
 )
 
 from handoff_graph.binding import BindingDetector, binding_sentences, sentences
-from handoff_graph.task import TaskUpdate, new_id, stamp, task_update
+from handoff_graph.schema import new_id, stamp
+from handoff_graph.task import TaskUpdate, task_update
 from handoff_graph.transcript import is_briefing, message_text
 
 __all__ = ["Folding", "HeuristicSummarizer", "Summarizer"]
@@ -62,8 +63,14 @@ _CALL = 80  # characters that are quoted of a call,
 _RESULT = 60  # of the first line of its result,
 _QUOTE = 240  # and of what people and the model last said
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>|]{3,200}")
-_PATH = re.compile(r"(?<![\w:/.-])(?:\.{0,2}/|~/)?[\w.-]+(?:/[\w.@-]+)+/?|\b[\w-]+\.(?:sql|py|md|ya?ml|json|toml|txt|sh|tf|csv|log|html?|js|ts|go|rs|c|h|cfg|conf|ini)\b")
-_WRITES = re.compile(r"write|creat|edit|sav|upload|patch|fix|apply|insert|append|mov|renam|generat|put|updat|delet|remov", re.I)
+_SUFFIX = "sql|py|md|ya?ml|json|toml|txt|sh|tf|csv|log|html?|js|ts|go|rs|c|h|cfg|conf|ini"
+_PATH = re.compile(
+    rf"(?<![\w:/.-])(?:\.{{0,2}}/|~/)?[\w.-]+(?:/[\w.@-]+)+/?|\b[\w-]+\.(?:{_SUFFIX})\b"
+)
+_WRITES = re.compile(
+    "write|creat|edit|sav|upload|patch|fix|apply|insert|append|mov|renam|generat|put|updat|remov",
+    re.IGNORECASE,
+)
 
 
 class HeuristicSummarizer:
@@ -133,8 +140,10 @@ def _is_note(state: Mapping[str, Any], message: BaseMessage, binding: BindingDet
         return False
     text = message_text(message)
     is_objective = not state.get("objective") or state["objective"] == _shorten(text, 500)
-    return bool(text.strip()) and binding(text) != sentences(text) and not (
-        is_objective and len(text) <= 500
+    return (
+        bool(text.strip())
+        and binding(text) != sentences(text)
+        and not (is_objective and len(text) <= 500)
     )
 
 
@@ -206,9 +215,7 @@ def _paired(messages: Sequence[BaseMessage]) -> list[tuple[dict[str, Any], BaseM
     return pairs
 
 
-def _work_item(
-    call: Mapping[str, Any], result: BaseMessage | None
-) -> tuple[str, dict[str, str]]:
+def _work_item(call: Mapping[str, Any], result: BaseMessage | None) -> tuple[str, dict[str, str]]:
     name = str(call.get("name") or "tool")
     args = call.get("args") or {}
     said = _shorten(f"{name}({', '.join(f'{k}={_plain(v)}' for k, v in args.items())})", _CALL)
@@ -218,8 +225,11 @@ def _work_item(
         "src": str(call.get("id") or ""),
     }
     if result is None:
-        return "in_progress", {**item, "text": f"{said}: no result, outcome unknown",
-                               "outcome": "unknown"}
+        return "in_progress", {
+            **item,
+            "text": f"{said}: no result, outcome unknown",
+            "outcome": "unknown",
+        }
     answer = _shorten(_first_line(message_text(result)), _RESULT)
     if getattr(result, "status", "success") == "error":
         return "in_progress", {**item, "text": f"{said}: failed: {answer}", "outcome": "failed"}
@@ -259,5 +269,3 @@ def _uris(value: Any) -> list[str]:
     urls = _URL.findall(value)
     rest = _URL.sub(" ", value)
     return [uri.rstrip(".,;:)") for uri in (*urls, *_PATH.findall(rest))]
-
-

@@ -14,11 +14,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TypeGuard, cast
 
 from langchain_core.messages import (
     AIMessage,
-    AnyMessage,
     BaseMessage,
     FunctionMessage,
     HumanMessage,
@@ -46,7 +45,7 @@ BRIEFING = "handoff_briefing"
 """The key in a briefing message's `additional_kwargs` that tells it from a person's words."""
 
 
-def is_transcript(value: object) -> bool:
+def is_transcript(value: object) -> TypeGuard[list[BaseMessage]]:
     """Whether a channel's value is a transcript: a non-empty list of chat messages."""
     if not isinstance(value, list) or not value:
         return False
@@ -105,9 +104,9 @@ def message_keys(messages: Sequence[BaseMessage]) -> list[str]:
             keys.append(message.id)
             continue
         what = (message.type, message.content, getattr(message, "tool_calls", None))
-        digest = hashlib.sha256(repr((*what, getattr(message, "tool_call_id", ""))).encode(
-            "utf-8", "replace"
-        )).hexdigest()[:32]
+        digest = hashlib.sha256(
+            repr((*what, getattr(message, "tool_call_id", ""))).encode("utf-8", "replace")
+        ).hexdigest()[:32]
         keys.append(f"{digest}#{seen[digest]}")
         seen[digest] += 1
     return keys
@@ -180,8 +179,10 @@ def _joined(units: list[_Unit]) -> list[_Unit]:
 def has_open_call(messages: Sequence[BaseMessage]) -> bool:
     """Whether the newest exchange still waits for a result, so nothing may be folded yet."""
     exchanges = [unit for unit in _units(messages) if unit.is_exchange]
-    return bool(exchanges) and bool(exchanges[-1].open) and not any(
-        isinstance(m, AIMessage) for m in messages[exchanges[-1].at[-1] + 1 :]
+    return (
+        bool(exchanges)
+        and bool(exchanges[-1].open)
+        and not any(isinstance(m, AIMessage) for m in messages[exchanges[-1].at[-1] + 1 :])
     )
 
 
@@ -273,7 +274,7 @@ def _tidy(messages: Sequence[BaseMessage], unit: _Unit) -> bool:
 
 
 def rewrite(
-    messages: Sequence[AnyMessage], briefing: SystemMessage, tail: Sequence[BaseMessage]
+    messages: Sequence[BaseMessage], briefing: SystemMessage, tail: Sequence[BaseMessage]
 ) -> list[BaseMessage]:
     """The reducer writes that turn `messages` into `[briefing, *tail]`.
 
@@ -303,4 +304,3 @@ def rewrite(
     if carried is not None:
         writes.append(carried)
     return writes
-

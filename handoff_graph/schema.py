@@ -1,0 +1,308 @@
+"""The shape of a task state: its fields, ids and stamps, and how a value becomes one of them.
+
+A task state is a plain JSON object, so it can be a LangGraph channel, a row in the journal or
+a line in a file, and no moved or renamed class can ever make an old thread unreadable. What
+comes in from outside is checked here, value by value, and refused with the path of the field.
+Pure, but for the clock that `utc_now` reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Literal, TypedDict, cast, get_args
+
+from handoff_graph.errors import InvalidTask, UnsupportedSchema
+
+__all__ = [
+    "MARK",
+    "SCALARS",
+    "SCHEMA",
+    "SECTIONS",
+    "STATUSES",
+    "WORK",
+    "Item",
+    "Status",
+    "TaskState",
+    "TaskUpdate",
+    "blank_state",
+    "canonical",
+    "is_task_state",
+    "item_order",
+    "new_id",
+    "read_items",
+    "read_json",
+    "read_revision",
+    "read_scalar",
+    "read_text",
+    "stamp",
+    "upcast",
+    "utc_now",
+]
+
+SCHEMA = 1
+"""Version of the stored form. Raise it with an entry in `_UPCASTS`, never without."""
+
+MARK = "handoff_task"
+"""The key that holds the schema version, and by which a task state is recognised."""
+
+Status = Literal["not_started", "in_progress", "blocked", "done", "abandoned"]
+STATUSES: tuple[str, ...] = get_args(Status)
+
+WORK = ("in_progress", "blocked", "done")
+"""Sections that share one id space; on equal stamps the later one in this order wins."""
+
+SECTIONS = (
+    *WORK,
+    "constraints",
+    "decisions",
+    "artifacts",
+    "open_questions",
+    "secrets",
+    "notes",
+    "sessions",
+)
+SCALARS = ("title", "objective", "status", "owner", "next_action", "phase")
+
+_PREFIX = {
+    "constraints": "c",
+    "decisions": "k",
+    "artifacts": "a",
+    "open_questions": "q",
+    "secrets": "s",
+    "notes": "n",
+    "sessions": "z",
+}
+_WORD = {"artifacts": "uri", "secrets": "name", "sessions": "owner"}
+_LINE_BREAKS = re.compile(r"[^\S\r\n]*[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]\s*")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
+
+class Item(TypedDict, total=False):
+    """One fact. `artifacts` name it in `uri`, `secrets` in `name`, `sessions` in `owner`."""
+
+    id: str
+    text: str
+    by: str  # "human", "tool", or the owner who said it
+    at: str  # ISO 8601, UTC
+    src: str  # the tool call id or message id it came from
+    needs: str  # blocked: what it waits for
+    why: str  # decisions: the reason; sessions: why it ended
+    uri: str  # artifacts: path or URI
+    what: str  # artifacts: what happened to it
+    name: str  # secrets: what it is
+    where: str  # secrets: where it lives; never the value
+    outcome: str  # in_progress: "failed" or "unknown", when a call did not succeed
+
+
+class TaskState(TypedDict, total=False):
+    """The structured record of a task: what a checkpoint keeps instead of the conversation."""
+
+    handoff_task: int
+    revision: int
+    updated: str
+    title: str
+    objective: str
+    status: Status
+    owner: str
+    next_action: str
+    phase: str
+    in_progress: list[Item]
+    blocked: list[Item]
+    done: list[Item]
+    constraints: list[Item]
+    decisions: list[Item]
+    artifacts: list[Item]
+    open_questions: list[Item]
+    secrets: list[Item]
+    notes: list[Item]
+    sessions: list[dict[str, Any]]
+    rolled_up: dict[str, dict[str, Any]]
+    folds: dict[str, dict[str, Any]]
+    stamps: dict[str, str]
+
+
+class TaskUpdate(TaskState, total=False):
+    """A change to a `TaskState`: any of its fields, plus `at` and `by` for all its items."""
+
+    at: str
+    by: str
+
+
+def stamp(when: datetime) -> str:
+    """A time as it is stored: ISO 8601, UTC, microseconds, so that stamps sort as text."""
+    utc = when.astimezone(timezone.utc)
+    return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def utc_now() -> str:
+    """The current time as a stamp."""
+    return stamp(datetime.now(timezone.utc))
+
+
+def new_id(section: str, *parts: str) -> str:
+    """A short stable id from what the item says, so parallel branches agree on it.
+
+    Args:
+        section: the section the item belongs to; all work sections share one id space.
+        parts: the text (or tool call) that identifies the item.
+
+    Returns:
+        A letter for the section and six base32 characters, such as `c7q2mxa`.
+    """
+    digest = hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).digest()
+    return _PREFIX.get(section, "w") + base64.b32encode(digest)[:6].decode().lower()
+
+
+def blank_state() -> TaskState:
+    """A task state that says nothing yet."""
+    state: dict[str, Any] = {MARK: SCHEMA, "revision": 0, "updated": ""}
+    state.update(dict.fromkeys(SCALARS, ""))
+    state["status"] = "not_started"
+    state.update({name: [] for name in SECTIONS})
+    state.update(rolled_up={}, folds={}, stamps={})
+    return cast(TaskState, state)
+
+
+def is_task_state(value: object) -> bool:
+    """Whether a channel's value is a task state (found by its mark, not by its channel)."""
+    return isinstance(value, dict) and isinstance(value.get(MARK), int)
+
+
+# Each entry lifts a stored state from its key's version to the next one.
+_UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+def upcast(stored: Mapping[str, Any] | None, *, partial: bool = False) -> dict[str, Any]:
+    """Bring a stored state of any earlier version to `SCHEMA`; unknown fields stay."""
+    if stored is not None and not isinstance(stored, Mapping):
+        raise InvalidTask("task", "an object", stored)
+    state = dict(stored or {})
+    version = state.get(MARK, SCHEMA)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InvalidTask(MARK, "a schema version (a positive integer)", version)
+    if version > SCHEMA:
+        raise UnsupportedSchema("the task state", version, SCHEMA)
+    for step in range(version, SCHEMA):
+        state = _UPCASTS[step](state)
+    return state if partial else {**blank_state(), **state, MARK: SCHEMA}
+
+
+# -- reading values from outside --------------------------------------------------------------
+
+
+def read_items(
+    update: Mapping[str, Any], section: str, *, by: str, clock: str, sequential: bool
+) -> list[dict[str, Any]]:
+    """The items of one section of an update, checked and complete.
+
+    Args:
+        update: a task update.
+        section: the section to read.
+        by: who says so, where an item does not.
+        clock: the time of an item that has none.
+        sequential: whether such an item is marked (`_raw`) to win over what stands there.
+
+    Raises:
+        InvalidTask: an item breaks the schema; it names the field.
+    """
+    items = update[section]
+    if isinstance(items, (str, bytes)) or not isinstance(items, Sequence):
+        raise InvalidTask(section, "a list of items", items)
+    return [
+        _read_item(section, number, raw, by=by, clock=clock, sequential=sequential)
+        for number, raw in enumerate(items)
+    ]
+
+
+def _read_item(
+    section: str, number: int, raw: Any, *, by: str, clock: str, sequential: bool
+) -> dict[str, Any]:
+    path = f"{section}[{number}]"
+    word = _WORD.get(section, "text")
+    given: dict[str, Any] = {word: raw} if isinstance(raw, str) else raw
+    if not isinstance(given, Mapping):
+        raise InvalidTask(path, "a text or an object", raw)
+    item = {str(key): read_json(f"{path}.{key}", value) for key, value in given.items()}
+    for key in ("id", "by", "at", "src", "needs", "why", "what", "where", "outcome", word):
+        if not isinstance(item.get(key, ""), str):
+            raise InvalidTask(f"{path}.{key}", "a string", item[key])
+        if item.get(key):
+            item[key] = _one_line(item[key])
+    said = item.get(word, "")
+    if not said and not (section in WORK and item.get("id")):
+        raise InvalidTask(f"{path}.{word}", "a non-empty text", item.get(word))
+    item.setdefault("id", new_id(section, said))
+    if not item["id"]:
+        raise InvalidTask(f"{path}.id", "a non-empty id", item["id"])
+    if by and not item.get("by"):
+        item["by"] = by
+    if not item.get("at"):
+        item["at"] = clock
+        item["_raw"] = sequential
+    return item
+
+
+def _one_line(text: str) -> str:
+    return _LINE_BREAKS.sub(" ", _UNSTORABLE.sub("\ufffd", text).strip())
+
+
+def read_scalar(name: str, value: Any) -> Any:
+    """One top-level field; unknown ones may be any JSON value."""
+    if name == "status" and value not in STATUSES:
+        raise InvalidTask("status", "one of " + ", ".join(STATUSES), value)
+    if name in SCALARS:
+        if not isinstance(value, str):
+            raise InvalidTask(name, "a string", value)
+        return _one_line(value)
+    return read_json(name, value)
+
+
+def read_text(update: Mapping[str, Any], name: str) -> str:
+    """An optional text of an update; empty if it is not there."""
+    value = update.get(name) or ""
+    if not isinstance(value, str):
+        raise InvalidTask(name, "a string", value)
+    return value
+
+
+def read_revision(update: Mapping[str, Any]) -> int:
+    """The revision an update speaks of; 0 if it names none."""
+    value = update.get("revision", 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidTask("revision", "a count", value)
+    return value
+
+
+def read_json(path: str, value: Any) -> Any:
+    """Only what JSON can hold comes in; what is unstorable in a text is replaced."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise InvalidTask(path, "a finite number", value)
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidTask(path, "string keys", key)
+        return {key: read_json(f"{path}.{key}", inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [read_json(f"{path}[{n}]", inner) for n, inner in enumerate(value)]
+    raise InvalidTask(path, "a JSON value", value)
+
+
+def item_order(item: Mapping[str, Any]) -> tuple[str, str]:
+    """The order of items in a section: by time, then by id."""
+    return (str(item.get("at", "")), str(item["id"]))
+
+
+def canonical(value: Any) -> str:
+    """One text per JSON value, whatever the order of its keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,97 @@
+"""Putting the nodes into a graph that somebody else has built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import StateGraph
+from typing_extensions import TypedDict
+
+from handoff_graph.errors import CannotWire
+from handoff_graph.nodes import LedgerExportNode, SummarizerNode
+from handoff_graph.task import merge
+
+__all__ = ["add_handoff"]
+
+
+def add_handoff(
+    builder: StateGraph[Any, Any, Any, Any],
+    *,
+    ledger: str | Path | None = "ledger",
+    tools: str | Sequence[str] = "tools",
+    agent: str | None = None,
+    summarizer: SummarizerNode | None = None,
+    **options: Any,
+) -> StateGraph[Any, Any, Any, Any]:
+    """Put both nodes into a graph, between its tools and its agent.
+
+    The user's nodes, prompts and schema stay as they are; a `task` channel is added beside
+    them. Call it before `compile`.
+
+    Args:
+        builder: the graph.
+        ledger: folder for the ledgers; None leaves the export node out.
+        tools: the node, or nodes, that run tools.
+        agent: the node that the tools lead back to; found by their edges if left out.
+        summarizer: a ready `SummarizerNode`, instead of `options` for a new one.
+        **options: passed to `SummarizerNode`.
+
+    Returns:
+        The same builder.
+
+    Raises:
+        CannotWire: there is no plain edge from `tools` to `agent`.
+    """
+    starts = [tools] if isinstance(tools, str) else list(tools)
+    back = sorted((a, b) for a, b in builder.edges if a in starts and agent in (None, b))
+    targets = {b for _, b in back}
+    if len(targets) != 1 or {a for a, _ in back} != set(starts):
+        edges = ", ".join(f"{a} -> {b}" for a, b in sorted(builder.edges)) or "none"
+        raise CannotWire(
+            f"no single plain edge leads from {' and '.join(map(repr, starts))} back to "
+            f"{'an agent' if agent is None else repr(agent)} (plain edges: {edges}). Name the "
+            "nodes with tools= and agent=, or add SummarizerNode and LedgerExportNode "
+            "yourself where your tools hand back to your model."
+        )
+    (target,) = targets
+    node = summarizer or SummarizerNode(**options)
+    export = None if ledger is None else LedgerExportNode(ledger, task_key=node.task_key)
+    schema = _with_task(builder.state_schema, node.task_key)
+    builder.add_node(node.name, node, input_schema=schema)
+    builder.add_edge(node.name, target)
+    if export is not None:
+        builder.add_node(export.name, export, input_schema=schema)
+        builder.add_edge(node.name, export.name)
+    builder.edges.difference_update(back)
+    for start in starts:
+        builder.add_conditional_edges(start, _route(node, export, target, schema))
+    return builder
+
+
+def _route(
+    node: SummarizerNode, export: LedgerExportNode | None, agent: str, schema: type
+) -> Callable[..., str]:
+    """The way on from the tools: past the summarizer unless it has something to do.
+
+    A visit that does nothing would still cost a superstep: a checkpoint with the whole tail,
+    and one of the run's recursion limit.
+    """
+
+    def handoff(state: Any, config: RunnableConfig) -> str:
+        if export is not None:
+            export.attach(config)
+        return node.name if node.has_work(state, config) else agent
+
+    handoff.__annotations__.update(state=schema, config=RunnableConfig)
+    handoff.__annotations__["return"] = Literal[node.name, agent]
+    return handoff
+
+
+def _with_task(schema: type, task_key: str) -> type:
+    """The user's state with the task channel beside it, as the nodes' input."""
+    hints = get_type_hints(schema, include_extras=True)
+    hints.setdefault(task_key, Annotated[dict[str, Any], merge])
+    return TypedDict("HandoffInput", hints)  # type: ignore[operator, no-any-return]
