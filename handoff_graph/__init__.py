@@ -1,1 +1,104 @@
-"""Checkpoint the task, not the conversation."""
+"""Checkpoint the task, not the conversation: LangGraph persistence for long jobs.
+
+    from handoff_graph import HandoffSaver, add_handoff
+
+    add_handoff(builder)                                  # fold into a task state, keep a ledger
+    with HandoffSaver.from_conn_string("handoff.db") as saver:
+        graph = builder.compile(checkpointer=saver)
+
+Names are imported when they are first used, so that importing the package stays fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from handoff_graph.binding import binding_sentences
+    from handoff_graph.briefing import render_briefing
+    from handoff_graph.diff import diff
+    from handoff_graph.errors import (
+        CannotWire,
+        HandoffError,
+        HandoffWarning,
+        InvalidTask,
+        LedgerError,
+        MissingChannel,
+        NotAHandoffDatabase,
+        UnknownThread,
+        UnsupportedSchema,
+    )
+    from handoff_graph.export import LedgerExporter
+    from handoff_graph.mirror import Saved
+    from handoff_graph.nodes import HandoffState, LedgerExportNode, SummarizerNode
+    from handoff_graph.saver import HandoffSaver
+    from handoff_graph.summarize import Folding, HeuristicSummarizer, Summarizer
+    from handoff_graph.task import TaskState, TaskUpdate, merge, task_update
+    from handoff_graph.wiring import add_handoff
+
+__all__ = [
+    "CannotWire",
+    "Folding",
+    "HandoffError",
+    "HandoffSaver",
+    "HandoffState",
+    "HandoffWarning",
+    "HeuristicSummarizer",
+    "InvalidTask",
+    "LedgerError",
+    "LedgerExportNode",
+    "LedgerExporter",
+    "MissingChannel",
+    "NotAHandoffDatabase",
+    "Saved",
+    "Summarizer",
+    "SummarizerNode",
+    "TaskState",
+    "TaskUpdate",
+    "UnknownThread",
+    "UnsupportedSchema",
+    "add_handoff",
+    "binding_sentences",
+    "diff",
+    "merge",
+    "render_briefing",
+    "task_update",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "binding": ("binding_sentences",),
+    "briefing": ("render_briefing",),
+    "diff": ("diff",),
+    "errors": (
+        "CannotWire",
+        "HandoffError",
+        "HandoffWarning",
+        "InvalidTask",
+        "LedgerError",
+        "MissingChannel",
+        "NotAHandoffDatabase",
+        "UnknownThread",
+        "UnsupportedSchema",
+    ),
+    "export": ("LedgerExporter",),
+    "mirror": ("Saved",),
+    "nodes": ("HandoffState", "LedgerExportNode", "SummarizerNode"),
+    "saver": ("HandoffSaver",),
+    "summarize": ("Folding", "HeuristicSummarizer", "Summarizer"),
+    "task": ("TaskState", "TaskUpdate", "merge", "task_update"),
+    "wiring": ("add_handoff",),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

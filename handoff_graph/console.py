@@ -1,0 +1,113 @@
+"""What the command prints: colours and tables on a terminal, plain lines into a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from handoff_graph.briefing import plain_line
+
+if TYPE_CHECKING:
+    from handoff_graph.catalog import Revision
+
+__all__ = ["revision", "state", "table"]
+
+_STATUS = {"done": "green", "blocked": "red", "in_progress": "cyan", "abandoned": "bright_black"}
+_BAD = {"failed", "missing", "behind", "ahead", "edited", "foreign", "unreadable"}
+_MARKS = {"done": ("+", "green"), "blocked": ("!", "red"), "constraints": ("§", "yellow")}
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal that wants colours."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows as a table, or tab-separated where nobody looks at them."""
+    rows = [[plain_line(cell) for cell in row] for row in rows]
+    if not on_terminal():
+        for row in (head, *rows):
+            click.echo("\t".join(row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(*head, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for row in rows:
+        grid.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    Console().print(grid)
+
+
+def _style(cell: str) -> str:
+    return "red" if cell in _BAD else _STATUS.get(cell, "")
+
+
+def state(task: Mapping[str, Any], thread: str) -> None:
+    """Print a task state, section by section, one item a line."""
+    _heading(task["title"] or thread)
+    for label, name in (("objective", "objective"), ("status", "status"), ("owner", "owner")):
+        if task[name]:
+            colour = _STATUS.get(task[name]) if name == "status" else None
+            click.echo(f"{label}: " + _styled(plain_line(task[name]), fg=colour))
+    click.echo(f"revision: {task['revision']}, {task['updated'][:16].replace('T', ' ')} UTC")
+    for section in (
+        "constraints",
+        "in_progress",
+        "blocked",
+        "done",
+        "decisions",
+        "open_questions",
+        "artifacts",
+        "secrets",
+        "notes",
+    ):
+        items = task[section]
+        rolled = task["rolled_up"].get(section, {}).get("count", 0)
+        if not items and not rolled:
+            continue
+        _heading(section.replace("_", " "))
+        if rolled:
+            click.echo(f"  ({rolled} earlier ones: handoff log {thread})")
+        for item in items:
+            click.echo("  " + _line(section, item))
+    if task["next_action"]:
+        _heading("next action")
+        click.echo("  " + plain_line(task["next_action"]))
+
+
+def revision(entry: Revision) -> None:
+    """Print one revision of the journal and what it changed."""
+    when = entry.at[:19].replace("T", " ")
+    title = f"revision {entry.revision}  {when} UTC  {entry.owner}  {entry.reason}"
+    click.echo(_styled(plain_line(title), bold=True))
+    for name, value in entry.change.get("set", {}).items():
+        if name in ("title", "objective", "status", "owner", "next_action", "phase"):
+            click.echo(plain_line(f"    {name.replace('_', ' ')}: {value}"))
+    for section, items in entry.change.get("items", {}).items():
+        for item in items if section != "sessions" else ():
+            click.echo("  " + _line(section, item))
+    for section, ids in entry.change.get("gone", {}).items():
+        click.echo(plain_line(f"  - {section.replace('_', ' ')}: {', '.join(ids)} rolled up"))
+
+
+def _line(section: str, item: Mapping[str, Any]) -> str:
+    mark, colour = _MARKS.get(section, ("*", None))
+    said = item.get("text") or item.get("uri") or item.get("name") or ""
+    extras = [f"{key}: {item[key]}" for key in ("needs", "why", "what", "where") if item.get(key)]
+    by = f" — {item['by']}" if item.get("by") else ""
+    rest = f" ({'; '.join(extras)})" if extras else ""
+    return _styled(mark, fg=colour) + plain_line(f" [{item['id']}] {said}{rest}{by}")
+
+
+def _heading(text: str) -> None:
+    click.echo(_styled(plain_line(text), bold=True))
+
+
+def _styled(text: str, **style: Any) -> str:
+    return click.style(text, **style) if on_terminal() else text

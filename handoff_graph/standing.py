@@ -1,0 +1,52 @@
+"""How a thread's ledger file stands to the database: in step, behind, edited, missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from handoff_graph.catalog import Thread
+from handoff_graph.ledger import read_front_matter
+
+__all__ = ["Standing", "ledger_standing"]
+
+
+class Standing(NamedTuple):
+    """A verdict on a ledger."""
+
+    word: str
+    sentence: str
+    out_of_step: bool
+
+
+def ledger_standing(thread: Thread) -> Standing:
+    """Compare the ledger that was last exported for a thread with the thread's head.
+
+    Args:
+        thread: the thread; its ledger is looked for where it was exported to, seen from the
+            current folder if that path was relative.
+
+    Returns:
+        A word for a table, a sentence for a person, and whether somebody should look.
+    """
+    if thread.ledger is None:
+        return Standing("none", "no ledger is kept for this thread", False)
+    if thread.ledger_error:
+        return Standing("failed", f"ledger not written: {thread.ledger_error}", True)
+    try:
+        front = read_front_matter(Path(thread.ledger).read_text("utf-8", "replace"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Standing("missing", f"ledger {thread.ledger} is not readable: {reason}", True)
+    if front is None or front.revision is None:
+        return Standing("unreadable", f"{thread.ledger} has no front matter of a ledger", True)
+    if front.thread != thread.thread_id:
+        return Standing("foreign", f"{thread.ledger} belongs to thread {front.thread!r}", True)
+    at = f"reading {thread.ledger} (revision {front.revision}"
+    if not front.intact:
+        return Standing("edited", f"{at}, edited by hand since its export)", True)
+    if front.revision < thread.revision:
+        return Standing("behind", f"{at}, behind the database's {thread.revision})", True)
+    if front.revision > thread.revision:
+        return Standing("ahead", f"{at}, ahead of the database's {thread.revision})", True)
+    return Standing("in step", f"{at}, in step with the database)", False)
