@@ -20,6 +20,7 @@ from handoff_graph.errors import InvalidTask, UnsupportedSchema
 
 __all__ = [
     "MARK",
+    "ROLLS_UP",
     "SCALARS",
     "SCHEMA",
     "SECTIONS",
@@ -66,6 +67,9 @@ SECTIONS = (
     "notes",
     "sessions",
 )
+ROLLS_UP = ("done", "in_progress", "artifacts", "notes")
+"""Sections whose old items may be counted and left to the journal. No other may shrink so."""
+
 SCALARS = ("title", "objective", "status", "owner", "next_action", "phase")
 
 _PREFIX = {

@@ -18,6 +18,7 @@ from typing import Any, cast
 from handoff_graph.errors import InvalidTask
 from handoff_graph.schema import (
     MARK,
+    ROLLS_UP,
     SECTIONS,
     STATUSES,
     WORK,
@@ -137,8 +138,7 @@ def _apply(
             state[section] = _union_constraints(state[section], items)
         elif section not in WORK:
             state[section] = _merge_section(section, state[section], items)
-        if section not in WORK:
-            state[section] = _without_rolled_up(section, state[section], state["rolled_up"])
+    _sweep(state)
     state["folds"] = _merge_folds(base["folds"], update.get("folds") or {})
     state["revision"] = max(int(base["revision"]), read_revision(update))
     stamps = [str(item.get("at", "")) for items in arriving.values() for item in items]
@@ -148,7 +148,7 @@ def _apply(
 
 def _merge_scalars(state: dict[str, Any], update: Mapping[str, Any], at: str) -> None:
     stamps = dict(state["stamps"])
-    given = update.get("stamps") or {}
+    given = update.get("stamps", {})
     if not isinstance(given, Mapping):
         raise InvalidTask("stamps", "an object", given)
     known = {*SECTIONS, "rolled_up", "folds", "stamps", "revision", "updated", "at", "by", MARK}
@@ -177,7 +177,6 @@ def _merge_work(
     state: dict[str, Any], arriving: Mapping[str, list[dict[str, Any]]], check_moves: bool
 ) -> None:
     if not any(section in arriving for section in WORK):
-        state["done"] = _without_rolled_up("done", state["done"], state["rolled_up"])
         return
     held = {item["id"]: (section, item) for section in WORK for item in state[section]}
     for section in WORK:
@@ -193,8 +192,7 @@ def _merge_work(
                 held[item["id"]] = (section, item)
     for section in WORK:
         items = (item for where, item in held.values() if where == section)
-        kept = _without_rolled_up(section, items, state["rolled_up"])
-        state[section] = sorted(kept, key=item_order)
+        state[section] = sorted(items, key=item_order)
 
 
 def _merge_section(
@@ -205,20 +203,24 @@ def _merge_section(
         raw = item.pop("_raw", False)
         before = held.get(item["id"])
         if section == "sessions" and before is not None:
-            item = _widen(before, item)
-        if before is None or raw or _age(section, item) > _age(section, before):
+            held[item["id"]] = _widen(before, item)
+        elif before is None or raw or _age(section, item) > _age(section, before):
             held[item["id"]] = item
     return sorted(held.values(), key=item_order)
 
 
 def _widen(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """A session seen twice: the wider span and the larger count, whoever came first."""
-    older, newer = sorted((one, other), key=lambda item: _age("sessions", item))
-    both = {**older, **newer}
+    both = dict(max(one, other, key=_session_age))
     both["from"] = min(str(one.get("from", "")), str(other.get("from", "")))
     both["to"] = max(str(one.get("to", "")), str(other.get("to", "")))
     both["tool_calls"] = max(int(one.get("tool_calls", 0)), int(other.get("tool_calls", 0)))
     return both
+
+
+def _session_age(item: Mapping[str, Any]) -> tuple[str, int, str]:
+    spans = ("from", "to", "tool_calls")
+    return _age("sessions", {key: value for key, value in item.items() if key not in spans})
 
 
 def _union_constraints(
@@ -247,6 +249,8 @@ def _merge_rolled_up(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
         raise InvalidTask("rolled_up", "an object of {section: {count, last, through}}", theirs)
     merged = dict(ours)
     for section, entry in theirs.items():
+        if section not in ROLLS_UP:
+            raise InvalidTask(f"rolled_up.{section}", "one of " + ", ".join(ROLLS_UP), section)
         if not isinstance(entry, Mapping) or not isinstance(entry.get("count"), int):
             raise InvalidTask(f"rolled_up.{section}.count", "a count", entry)
         before = merged.get(section, {"count": 0})
@@ -254,12 +258,16 @@ def _merge_rolled_up(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
     return merged
 
 
-def _without_rolled_up(
-    section: str, items: Iterable[dict[str, Any]], rolled_up: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    entry = rolled_up.get(section, {})
-    gone, through = entry.get("last", ()), entry.get("through", "")
-    return [i for i in items if i["id"] not in gone or str(i.get("at", "")) > through]
+def _sweep(state: dict[str, Any]) -> None:
+    """Take out what the newest roll-ups took, so that a late copy does not bring it back."""
+    for section, entry in state["rolled_up"].items():
+        gone, through = set(entry.get("last", ())), str(entry.get("through", ""))
+        for swept in WORK if section in WORK else (section,):
+            state[swept] = [
+                item
+                for item in state[swept]
+                if item["id"] not in gone or str(item.get("at", "")) > through
+            ]
 
 
 def _merge_folds(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
