@@ -19,8 +19,12 @@ __all__ = ["FrontMatter", "ledger_name", "read_front_matter", "render_ledger"]
 
 VERSION = 1
 
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]*\Z")
-_NOT_TEXT = re.compile(r"(?i)(?:true|false|null|yes|no|on|off|~|[-+]?[\d.][\d_.:eExXa-f+-]*)\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*\Z")
+# What YAML would read as a number, a date or a truth value, and not as a text.
+_NOT_TEXT = re.compile(
+    r"(?i)(?:true|false|null|yes|no|on|off|y|n|[\d_.]+(?:e[-+]?\d+)?|0[xob][\da-f_]+"
+    r"|\d{4}-\d\d?-\d\d?.*|\.?(?:inf|nan))\Z"
+)
 
 
 class FrontMatter(NamedTuple):
@@ -53,15 +57,13 @@ def render_ledger(state: Mapping[str, Any], *, thread: str, checkpoint: str, upd
         "owner": state["owner"],
         "revision": state["revision"],
         "checkpoint": checkpoint,
-        "updated": updated,
-        "digest": _digest(body),
     }
     lines = "".join(f"{key}: {_yaml(value)}\n" for key, value in head.items())
-    return f"---\n{lines}---\n{body}"
+    return f"---\n{lines}updated: {plain_line(updated)}\ndigest: {_digest(body)}\n---\n{body}"
 
 
 def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode("utf-8")).hexdigest()[:16]
+    return "sha256:" + hashlib.sha256(body.encode("utf-8")).hexdigest()[:16]
 
 
 def _yaml(value: object) -> str:

@@ -99,10 +99,12 @@ class HeuristicSummarizer:
 
     def __call__(self, state: Mapping[str, Any], folding: Folding, /) -> TaskUpdate:
         seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
+        opening = _objective(state, seen)
+        objective = opening.get("objective") or state.get("objective", "")
         update: dict[str, Any] = {
-            **_objective(state, seen),
+            **opening,
             "constraints": [c for m in seen for c in self._constraints(m)],
-            "notes": [_note(m) for m in folding.folded if _is_note(state, m, self.binding)],
+            "notes": [_note(m) for m in folding.folded if self._is_note(m, objective)],
             **_calls(folding.folded),
             "next_action": _next_action(seen),
         }
@@ -125,6 +127,17 @@ class HeuristicSummarizer:
             return [{"text": rule, **said}]
         return [{"text": sentence, **said} for sentence in found]
 
+    def _is_note(self, message: BaseMessage, objective: str) -> bool:
+        """Whether these are a person's words that no other field quotes in full."""
+        text = message_text(message)
+        return (
+            isinstance(message, HumanMessage)
+            and not is_briefing(message)
+            and bool(text.strip())
+            and " ".join(text.split()) != objective
+            and self.binding(text) != sentences(text)
+        )
+
 
 def _objective(state: Mapping[str, Any], seen: Sequence[BaseMessage]) -> dict[str, str]:
     if state.get("objective"):
@@ -132,19 +145,6 @@ def _objective(state: Mapping[str, Any], seen: Sequence[BaseMessage]) -> dict[st
     first = next((message_text(m) for m in seen if isinstance(m, HumanMessage)), "")
     lines = sentences(first) or [first]
     return {"objective": _shorten(first, 500), "title": _shorten(lines[0], 80)} if first else {}
-
-
-def _is_note(state: Mapping[str, Any], message: BaseMessage, binding: BindingDetector) -> bool:
-    """A person's words that no other field quotes in full are kept as a note."""
-    if not isinstance(message, HumanMessage) or is_briefing(message):
-        return False
-    text = message_text(message)
-    is_objective = not state.get("objective") or state["objective"] == _shorten(text, 500)
-    return (
-        bool(text.strip())
-        and binding(text) != sentences(text)
-        and not (is_objective and len(text) <= 500)
-    )
 
 
 def _note(message: BaseMessage) -> dict[str, str]:
