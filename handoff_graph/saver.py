@@ -243,6 +243,10 @@ class HandoffSaver(ThreadedSaver):
                 {**checkpoint, "channel_values": compacted(checkpoint["channel_values"], after)},
             )
             result = inner.put(config, stored, metadata, new_versions)
+            if after.channels:  # a task's writes may come in before the checkpoint itself
+                self._store.rewrite_writes(
+                    address(result), lambda value: compact_nested(value, after.channels)
+                )
             if changed and after.state is not None:
                 journal.append(
                     self._store.conn,

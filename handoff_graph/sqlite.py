@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -179,6 +179,24 @@ class SqliteStore:
                         f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?",
                         (thread_id, space),
                     )
+
+    def rewrite_writes(self, at: tuple[str, str, str], change: Callable[[Any], Any]) -> None:
+        """Pass the writes stored for a checkpoint through a function. Call inside `writing`.
+
+        Args:
+            at: thread, namespace and checkpoint id.
+            change: gives the new value, or the very same object to leave a row alone.
+        """
+        where = "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+        rows = self.conn.execute(f"SELECT task_id, idx, type, value FROM writes {where}", at)
+        for task_id, index, kind, data in rows.fetchall():
+            value = self.saver.serde.loads_typed((kind, data))
+            changed = change(value)
+            if changed is not value:
+                self.conn.execute(
+                    f"UPDATE writes SET type = ?, value = ? {where} AND task_id = ? AND idx = ?",
+                    (*self.saver.serde.dumps_typed(changed), *at, task_id, index),
+                )
 
     def delete_journal(self, thread_id: str) -> None:
         """Remove a thread's journal and head rows. Call inside `writing`."""
