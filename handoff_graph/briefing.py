@@ -170,7 +170,9 @@ def _may_go(state: Mapping[str, Any], section: str) -> Sequence[Mapping[str, Any
 
 def _roll_up(state: dict[str, Any], section: str, keep: int, at: str) -> dict[str, Any]:
     candidates = _may_go(state, section)
-    gone = candidates[: max(0, len(candidates) - keep)]
+    # What a tool call left behind goes before what somebody recorded on purpose.
+    oldest = sorted(candidates, key=lambda item: item.get("by") != "tool")
+    gone = oldest[: max(0, len(oldest) - keep)]
     if not gone:
         return state
     before = state["rolled_up"].get(section, {"count": 0})

@@ -175,6 +175,7 @@ def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> 
         "n": int(last.get("n", 0)) + 1,
         "calls": int(last.get("calls", 0)) + folding.calls,
         "anchor": folding.anchor,
+        "at": folding.at,
         "phase": state["phase"],
     }
     span = {

@@ -187,6 +187,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         at = utc_now()
         seen = Folding("", (), messages, 0, "", at)
         update = dict(self._heuristic(raw, seen))
+        update.pop("next_action", None)  # left for the first fold, which knows more
         if self.policy.owner:
             update["owner"] = self.policy.owner
         update["revision"] = 1

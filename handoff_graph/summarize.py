@@ -106,7 +106,7 @@ class HeuristicSummarizer:
             "constraints": [c for m in seen for c in self._constraints(m)],
             "notes": [_note(m) for m in folding.folded if self._is_note(m, objective)],
             **_calls(folding.folded),
-            "next_action": _next_action(seen),
+            "next_action": "" if _has_plan(state) else _next_action(seen),
         }
         if state.get("status", "not_started") == "not_started":
             update["status"] = "in_progress"
@@ -155,6 +155,12 @@ def _note(message: BaseMessage) -> dict[str, str]:
         "by": "human",
         "src": str(message.id or ""),
     }
+
+
+def _has_plan(state: Mapping[str, Any]) -> bool:
+    """Whether somebody has recorded a next action on purpose since the last fold."""
+    folded = max((f.get("at", "") for f in state.get("folds", {}).values()), default="")
+    return bool(state.get("next_action")) and state["stamps"].get("next_action", "") > folded
 
 
 def _next_action(seen: Sequence[BaseMessage]) -> str:

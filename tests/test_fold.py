@@ -158,6 +158,15 @@ def test_a_persons_words_that_no_field_quotes_become_a_note() -> None:
     assert [n["text"] for n in state["notes"]] == ["My id is mia_7."]
 
 
+def test_a_next_action_that_somebody_recorded_is_not_replaced_by_a_guess() -> None:
+    first = fold(history(4)).state
+    planned = merge(first, task_update(next_action="Ask Dana."))
+    again = fold([HumanMessage("go", id="h"), *exchange(7), *exchange(8)], planned).state
+    assert again["next_action"] == "Ask Dana."
+    later = fold([HumanMessage("go", id="h"), *exchange(9), *exchange(10)], again).state
+    assert later["next_action"] == "Open request: go"
+
+
 def test_a_briefing_is_never_taken_for_a_persons_order() -> None:
     first = fold(history(4))
     again = [first.briefing, *first.folding.tail, *(m for n in range(9, 13) for m in exchange(n))]
