@@ -8,6 +8,7 @@ all, it is driven over a connection whose `commit` waits while a transaction of 
 from __future__ import annotations
 
 import copy
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -155,25 +156,21 @@ class SqliteStore:
         return gone
 
     def _delete_subgraph_calls(self, thread_id: str, ns: str, gone: Sequence[str]) -> None:
-        """A stateless subgraph keeps its rows under `node:<task id>`; the task ids stand in
-        the writes of the checkpoints that are going."""
-        tasks: set[str] = set()
-        for checkpoint in gone:
-            found = self.conn.execute(
-                "SELECT DISTINCT task_id FROM writes"
-                " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
-                (thread_id, ns, checkpoint),
-            )
-            tasks.update(row[0] for row in found)
+        """Remove what the subgraphs called from the given checkpoints have stored.
+
+        A subgraph without memory of its own keeps its rows under `node:<task id>`, and names
+        the checkpoint it was called from in the `parents` of its metadata.
+        """
         prefix = f"{ns}|" if ns else ""
-        spaces = self.conn.execute(
-            "SELECT DISTINCT checkpoint_ns FROM checkpoints"
+        rows = self.conn.execute(
+            "SELECT DISTINCT checkpoint_ns, metadata FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns > ?",
             (thread_id, prefix),
         ).fetchall()
-        for (space,) in spaces:
+        for space, metadata in rows:
             call = space[len(prefix) :].split("|")[0] if space.startswith(prefix) else ""
-            if call.rpartition(":")[2] in tasks and ":" in call:
+            parents = json.loads(metadata or b"{}").get("parents") or {}
+            if ":" in call and parents.get(ns) in gone:
                 for table in ("checkpoints", "writes"):
                     self.conn.execute(
                         f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?",

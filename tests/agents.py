@@ -92,7 +92,7 @@ def config(thread: str = "t", **more: Any) -> dict[str, Any]:
 
 def request(text: str = REQUEST) -> dict[str, Any]:
     """The input of a first run."""
-    return {"messages": [HumanMessage(text)]}
+    return {"messages": [HumanMessage(text, id="request")]}
 
 
 def raw_rows(path: Path) -> list[tuple[str, bytes]]:
