@@ -14,7 +14,7 @@ from handoff_graph.briefing import plain_line
 if TYPE_CHECKING:
     from handoff_graph.catalog import Revision
 
-__all__ = ["revision", "state", "table"]
+__all__ = ["on_terminal", "revision", "state", "table"]
 
 _STATUS = {"done": "green", "blocked": "red", "in_progress": "cyan", "abandoned": "bright_black"}
 _BAD = {"failed", "missing", "behind", "ahead", "edited", "foreign", "unreadable"}

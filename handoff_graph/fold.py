@@ -27,7 +27,7 @@ from handoff_graph.transcript import (
     split,
 )
 
-__all__ = ["Fold", "Folding", "Policy", "complete", "due", "prepare"]
+__all__ = ["Fold", "Folding", "Policy", "complete", "due", "prepare", "update_between"]
 
 
 @dataclass(frozen=True)

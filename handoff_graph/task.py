@@ -211,7 +211,8 @@ def _merge_section(
 
 def _widen(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """A session seen twice: the wider span and the larger count, whoever came first."""
-    both = {**max(one, other, key=_session_age)}
+    newer = one if _session_age(one) >= _session_age(other) else other
+    both = dict(newer)
     both["from"] = min(str(one.get("from", "")), str(other.get("from", "")))
     both["to"] = max(str(one.get("to", "")), str(other.get("to", "")))
     both["tool_calls"] = max(int(one.get("tool_calls", 0)), int(other.get("tool_calls", 0)))

@@ -80,7 +80,8 @@ def decide(messages: list[BaseMessage]) -> tuple[str, list[tuple[str, dict[str, 
         if "finish() ->" not in known:
             return "", [("finish", {})]
         return "The cluster runs in us-west-2b. Nothing is left to do.", []
-    if limit and (not lags or float(lags[-1]) >= float(limit[1])):
+    refused = "run_cutover() -> REFUSED" in known
+    if (limit or refused) and (not lags or float(lags[-1]) >= float(limit[1] if limit else 2)):
         return "", [("measure_lag", {})]
     return "", [("run_cutover", {})]
 
