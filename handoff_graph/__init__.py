@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from handoff_graph.binding import binding_sentences
     from handoff_graph.briefing import render_briefing
-    from handoff_graph.diff import diff
     from handoff_graph.errors import (
         CannotWire,
         HandoffError,
@@ -58,7 +57,6 @@ __all__ = [
     "UnsupportedSchema",
     "add_handoff",
     "binding_sentences",
-    "diff",
     "merge",
     "render_briefing",
     "task_update",
@@ -69,7 +67,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "binding": ("binding_sentences",),
     "briefing": ("render_briefing",),
-    "diff": ("diff",),
     "errors": (
         "CannotWire",
         "HandoffError",

@@ -124,6 +124,11 @@ def test_the_package_exports_what_it_lists() -> None:
     assert typed == set(handoff_graph.__all__)
 
 
+def test_no_export_is_shadowed_by_a_module() -> None:
+    """A submodule, once imported, becomes an attribute of the package."""
+    assert not set(handoff_graph.__all__) & set(MODULES)
+
+
 def test_every_error_is_under_one_root() -> None:
     from handoff_graph import errors
 

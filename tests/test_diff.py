@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_task import updates
 
-from handoff_graph import diff, merge
-from handoff_graph.diff import apply_change
+from handoff_graph import merge
+from handoff_graph.diff import apply_change, diff
 
 
 @given(updates(), st.lists(updates(), max_size=3))
