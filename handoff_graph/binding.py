@@ -24,24 +24,29 @@ _END = re.compile(r"[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-Þ
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"'})
 
-_OPINION = r"know|think|worry|understand|mind|believe|care|remember|recall"
+_NOT = r"(?:n't|\s*not)\b"
+# "Don't ..." orders only where an order can begin, or where it says what "you" or "we" do.
+_ORDER = r"(?:^|[,;:(\-–—*\"']\s*|\b(?:please|and|but|so|then|just|also|or|you|we|really)\s+)"
+_IDLE = (
+    r"(?!\s+(?:know|think|worry|understand|mind|believe|care|remember|recall|see|seem|look|work"
+    r"|matter|have|need|fit|get|find|hear)\b)"
+)
 
 _BINDS = re.compile(
     "|".join(
         (
             # prohibitions
-            rf"\b(?:do|does|did)(?:n't|\s+not)\b(?!\s+(?:{_OPINION}|see|seem|look|work|matter)\b)",
+            rf"{_ORDER}do{_NOT}{_IDLE}|\bI\s+do{_NOT}\s+(?:want|wish|accept|agree|approve|allow)\b",
             r"\bnever\b(?!\s*mind\b|\s+(?:seen|heard|been|had|worked|saw|knew|thought)\b)",
-            r"\b(?:must|may|shall|can|should)(?:n't|\s*not)\b(?!\s+(?:be\s+(?:hard|difficult)|"
-            r"believe|remember|see\s+why|find|figure)\b)",
-            r"\bcan't\s+(?:be\s+)?(?:touch|chang|modif|delet|drop|restart|deploy|exceed|go\s+\w+)",
+            rf"\b(?:must|may|shall){_NOT}|(?<!\bI\s)\bshould{_NOT}",
+            rf"\b(?:you|we|nobody|no\s+one)\s+can{_NOT}(?!\s+(?:believe|remember|find|see|figure))",
             r"\b(?:refrain|abstain)\s+from\b|\bavoid\s+\w+ing\b|\bstay\s+(?:away\s+from|off)\b",
             r"\bhands\s+off\b|\bleave\s+.{1,60}\b(?:alone|untouched|as\s+(?:it\s+)?is)\b",
             r"\bunder\s+no\s+circumstances\b",
             r"\b(?:is|are)\s+(?:forbidden|prohibited|off[\s-]limits|not\s+allowed|read[\s-]only)\b",
             # preconditions
             r"\bno\s+\w+(?:\s+\w+){0,4}\s+(?:without|until|before|unless|after|during|on)\b",
-            r"\bnot\s+(?:\w+\s+){0,6}(?:until|unless|before)\b|\bunless\b",
+            r"(?:\bnot|n't)\s+(?:\w+\s+){0,6}(?:until|unless|before)\b|\bunless\b",
             r"\bonly\s+(?:after|if|when|once|with|during|on|use|from)\b",
             r"\b(?:wait|hold(?:\s+off)?)\s+(?:for|until|till)\b|\bstop\s+(?:if|when|as\s+soon)\b",
             r"\bbefore\s+you\b(?!\s+(?:ask|know)\b)",
@@ -63,7 +68,7 @@ _BINDS = re.compile(
     re.IGNORECASE,
 )
 _NOT_BINDING = re.compile(
-    r"^\s*never\s*mind\b|\bshould\s+(?:see|get|find|notice|be\s+able|work|look)\b"
+    r"^\s*never\s*mind\b|\bI\s+(?:heard|read|was\s+told|understand|thought)\b|\bshould\s+(?:see|get|find|notice|be\s+able|work|look)\b"
     r"|\bwhy\s+(?:it|this|that|the)\b.{0,40}(?:won't|doesn't|don't|isn't|didn't)\b",
     re.IGNORECASE,
 )

@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.sqlite import SqliteSaver
+from typing_extensions import Self
 
 from handoff_graph import journal
 from handoff_graph.compaction import (
@@ -107,7 +108,7 @@ class HandoffSaver(ThreadedSaver):
     # -- opening and closing -------------------------------------------------------------------
 
     @classmethod
-    def from_conn_string(cls, conn_string: str | Path, **options: Any) -> HandoffSaver:
+    def from_conn_string(cls, conn_string: str | Path, **options: Any) -> Self:
         """Open a SQLite file.
 
         Args:
@@ -130,7 +131,7 @@ class HandoffSaver(ThreadedSaver):
         if self._owns_connection:
             self.inner.conn.close()
 
-    def __enter__(self) -> HandoffSaver:
+    def __enter__(self) -> Self:
         self.setup()
         return self
 
@@ -142,7 +143,7 @@ class HandoffSaver(ThreadedSaver):
     ) -> None:
         self.close()
 
-    async def __aenter__(self) -> HandoffSaver:
+    async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.setup)
         return self
 
@@ -154,7 +155,7 @@ class HandoffSaver(ThreadedSaver):
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HandoffSaver:
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A clone whose serializer also accepts these types, over the same database."""
         clone = copy.copy(self)
         clone._store = copy.copy(self._store)

@@ -115,9 +115,9 @@ class SqliteStore:
         """Remove the checkpoints that a fold has superseded, with their writes.
 
         Those are the ancestors of the checkpoint that the fold landed in, back to a branch
-        point (a checkpoint that another branch also starts from, which stays), and what the
-        subgraph calls of those supersteps stored under namespaces of their own. Call inside
-        `writing`.
+        point (a checkpoint that another branch also starts from, which stays), what the
+        subgraph calls of those supersteps stored under namespaces of their own, and what a
+        killed run left without a checkpoint. Call inside `writing`.
 
         Args:
             thread_id: the thread.
@@ -139,6 +139,7 @@ class SqliteStore:
         while ancestor and ancestor in parents and children[ancestor] == 1:
             gone.append(ancestor)
             ancestor = parents.pop(ancestor)
+        self._delete_orphans(thread_id, ns, checkpoint_id)
         if gone:
             self._delete_subgraph_calls(thread_id, ns, gone)
             keys = [(thread_id, ns, checkpoint) for checkpoint in gone]
@@ -154,6 +155,22 @@ class SqliteStore:
                 (ancestor if ancestor in parents else None, thread_id, ns, checkpoint_id),
             )
         return gone
+
+    def _delete_orphans(self, thread_id: str, ns: str, checkpoint_id: str) -> None:
+        """Remove writes whose checkpoint was never stored.
+
+        A run goes ahead of its background puts, so a kill can leave them. Checkpoint ids grow
+        with time: what the living run writes ahead is newer than the checkpoint in hand.
+        """
+        prefix = f"{ns}|" if ns else ""
+        self.conn.execute(
+            "DELETE FROM writes WHERE thread_id = ? AND checkpoint_id < ?"
+            " AND (checkpoint_ns = ? OR substr(checkpoint_ns, 1, ?) = ?)"
+            " AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.thread_id = writes.thread_id"
+            " AND c.checkpoint_ns = writes.checkpoint_ns"
+            " AND c.checkpoint_id = writes.checkpoint_id)",
+            (thread_id, checkpoint_id, ns, len(prefix), prefix),
+        )
 
     def _delete_subgraph_calls(self, thread_id: str, ns: str, gone: Sequence[str]) -> None:
         """Remove what the subgraphs called from the given checkpoints have stored.

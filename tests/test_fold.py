@@ -186,6 +186,12 @@ def test_a_long_policy_is_one_constraint_with_its_digest() -> None:
 
 
 BINDING = [
+    "I don't want insurance.",
+    "We don't deploy on Fridays.",
+    "If lag rises, do not retry.",
+    "Please, and I mean it, don't touch billing.",
+    "You cannot skip the audit.",
+    "The index should not be rebuilt during the day.",
     RULE,
     "Never drop a table without a backup.",
     "Don’t restart the primary.",
@@ -200,6 +206,14 @@ BINDING = [
     "Make sure v1.2.3 stays pinned.",
 ]
 FREE = [
+    "I don't have the reservation ID with me right now.",
+    "The long flight durations don't fit into my schedule.",
+    "I heard that basic economy can't be changed.",
+    "They don't answer the phone.",
+    "You don't need to hurry.",
+    "It does not look right to me.",
+    "I cannot find the order number.",
+    "We did not get the mail.",
     "Never mind.",
     "never mind that, go on",
     "That must be the network.",

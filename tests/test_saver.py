@@ -23,6 +23,7 @@ from agents import (
     tool_outputs,
 )
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -420,6 +421,25 @@ def test_a_late_write_for_a_removed_checkpoint_is_dropped(tmp_path: Path) -> Non
             "SELECT count(*) FROM writes WHERE task_id = 'task'"
         ).fetchone()
     assert count == (0,)
+
+
+def test_p1_writes_of_checkpoints_that_a_kill_kept_from_being_stored_go_too(
+    tmp_path: Path,
+) -> None:
+    """LangGraph runs ahead of its background puts; a kill then leaves writes without a
+    checkpoint, full tool outputs included."""
+    path = tmp_path / "h.db"
+    with HandoffSaver.from_conn_string(path, every=3) as saver:
+        graph = build(2).compile(checkpointer=saver)
+        graph.invoke(request(), config())
+        for ns in ("", "worker:task"):
+            ahead = {"thread_id": "t", "checkpoint_ns": ns, "checkpoint_id": str(uuid6(1))}
+            leaked = ToolMessage("lost words", tool_call_id="x")
+            saver.put_writes({"configurable": ahead}, [("messages", [leaked])], f"task{ns}")
+        assert [data for _, data in raw_rows(path) if b"lost words" in data]
+        longer = build(9).compile(checkpointer=saver)
+        longer.invoke({"messages": [HumanMessage("on")]}, config())
+        assert not [data for _, data in raw_rows(path) if b"lost words" in data]
 
 
 def test_p4_a_failing_fold_stores_the_checkpoint_unfolded(tmp_path: Path) -> None:
