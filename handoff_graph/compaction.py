@@ -46,10 +46,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Channel:
-    """What is known of one transcript channel whose folded messages may still be in memory."""
+    """What is known of one transcript channel whose folded messages may still be in memory.
+
+    Attributes:
+        briefing: stands for the folded messages.
+        folded: the keys of those that a running graph may still hold.
+        scanned: how many of that graph's messages the last fold has looked at.
+        kept: index and key of those among them that were not folded, the last one included,
+            so that what a later put stores is found without looking at all of them again.
+    """
 
     briefing: SystemMessage
     folded: frozenset[str] = frozenset()
+    scanned: int = 0
+    kept: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,17 +78,28 @@ def compact(messages: Sequence[BaseMessage], channel: Channel | None) -> list[Ba
     """
     if channel is None:
         return list(messages)
+    if _is_grown(messages, channel):
+        old = [messages[index] for index, _ in channel.kept]
+        new = [m for m in messages[channel.scanned :] if not is_briefing(m)]
+        return [channel.briefing, *old, *new]
     gone = frozenset() if _is_loaded(messages, channel) else channel.folded
     pairs = zip(messages, message_keys(messages), strict=True)
     kept = [m for m, key in pairs if key not in gone and not is_briefing(m)]
     return [channel.briefing, *kept]
 
 
+def _is_grown(messages: Sequence[BaseMessage], channel: Channel) -> bool:
+    """Whether these are the messages that the last fold looked at, and newer ones."""
+    return 0 < channel.scanned <= len(messages) and all(
+        messages[index].id == key for index, key in channel.kept
+    )
+
+
 def _is_loaded(messages: Sequence[BaseMessage], channel: Channel) -> bool:
     """Whether the run that holds these messages started from the newest briefing."""
-    briefing = channel.briefing
-    return any(
-        m.id == briefing.id and m.additional_kwargs == briefing.additional_kwargs for m in messages
+    return bool(messages) and (
+        is_briefing(messages[0])
+        and messages[0].additional_kwargs == channel.briefing.additional_kwargs
     )
 
 
@@ -145,16 +166,21 @@ def fold_channels(
 def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fold) -> Head:
     before = head.channels.get(name)
     gone = {id(m) for m in fold.folding.folded}
-    pairs = zip(messages, message_keys(messages), strict=True)
-    keys = {key for m, key in pairs if id(m) in gone}
-    earlier: frozenset[str] = frozenset()
+    pairs = list(zip(messages, message_keys(messages), strict=True))
+    folded = {key for m, key in pairs if id(m) in gone}
     if before is not None and not _is_loaded(messages, before):
-        earlier = before.folded
+        folded |= before.folded
+    kept = tuple(
+        (index, key)
+        for index, (m, key) in enumerate(pairs)
+        if key not in folded and not is_briefing(m)
+    )
     channels = {
         key: replace(c, briefing=fold.briefing.model_copy(update={"id": c.briefing.id}))
         for key, c in head.channels.items()
     }
-    channels[name] = Channel(fold.briefing, earlier | keys)
+    scanned = len(messages) if kept and kept[-1][0] == len(messages) - 1 else 0
+    channels[name] = Channel(fold.briefing, frozenset(folded), scanned, kept)
     return Head(fold.state, channels)
 
 

@@ -88,6 +88,7 @@ class HandoffSaver(ThreadedSaver):
         summarizer: Summarizer | None = None,
         owner: str = "",
         ledger: str | Path | LedgerExporter | None = None,
+        _owned: bool = False,
     ) -> None:
         if not isinstance(inner, SqliteSaver):
             raise TypeError(
@@ -98,10 +99,10 @@ class HandoffSaver(ThreadedSaver):
         self.inner = inner
         self.policy = Policy(every, keep, max_tokens, budget, owner)
         self.summarizer: Summarizer = summarizer or HeuristicSummarizer()
-        self._store = SqliteStore(inner)
+        self._store = SqliteStore(inner, owned=_owned)
         self._heads = Heads()
         self._listeners: list[Listener] = []
-        self._owns_connection = False
+        self._owned = _owned
         if ledger is not None:
             self.export_to(ledger if isinstance(ledger, LedgerExporter) else LedgerExporter(ledger))
 
@@ -118,9 +119,7 @@ class HandoffSaver(ThreadedSaver):
         Returns:
             The saver, which is also a context manager, for `with` and `async with`.
         """
-        saver = cls(SqliteSaver(connect(str(conn_string))), **options)
-        saver._owns_connection = True
-        return saver
+        return cls(SqliteSaver(connect(str(conn_string))), _owned=True, **options)
 
     def setup(self) -> None:
         """Create the tables where they are missing. Called when needed; harmless to repeat."""
@@ -128,7 +127,7 @@ class HandoffSaver(ThreadedSaver):
 
     def close(self) -> None:
         """Close the connection, if `from_conn_string` opened it. May be called again."""
-        if self._owns_connection:
+        if self._owned:
             self.inner.conn.close()
 
     def __enter__(self) -> Self:
@@ -313,7 +312,7 @@ class HandoffSaver(ThreadedSaver):
         removed was consumed with it, and is dropped.
         """
         at = address(config)
-        with self._store.reading() as inner:
+        with self._store.noting() as inner:
             if self._heads.is_retired(at):
                 return
             head = self._heads.known(at)

@@ -50,12 +50,17 @@ class _HeldConnection:
 class SqliteStore:
     """A `SqliteSaver` with transactions, a journal beside it and retention.
 
+    Args:
+        inner: the saver.
+        owned: whether its connection is ours alone, opened by `connect`.
+
     Attributes:
         saver: the inner saver, driven over the held connection. Use it only inside
             `reading` or `writing`, which take the original saver's lock.
     """
 
-    def __init__(self, inner: SqliteSaver) -> None:
+    def __init__(self, inner: SqliteSaver, *, owned: bool = False) -> None:
+        self._owned = owned
         self._lock = inner.lock
         self._held = _HeldConnection(inner.conn)
         self._ready = False
@@ -89,6 +94,24 @@ class SqliteStore:
         with self._lock:
             self._setup()
             yield self.saver
+
+    @contextmanager
+    def noting(self) -> Iterator[SqliteSaver]:
+        """The inner saver, for one write that the next transaction makes durable.
+
+        On a connection of our own it is not flushed to the disk by itself: a killed process
+        loses nothing, a power cut at most what was noted since the last checkpoint, whose
+        tasks then run again.
+        """
+        with self.reading() as saver:
+            if not self._owned:
+                yield saver
+                return
+            self._held.execute("PRAGMA synchronous=NORMAL")
+            try:
+                yield saver
+            finally:
+                self._held.execute("PRAGMA synchronous=FULL")
 
     @contextmanager
     def writing(self) -> Iterator[SqliteSaver]:
