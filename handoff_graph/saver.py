@@ -36,7 +36,7 @@ from handoff_graph.deltas import stand_alone
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy
-from handoff_graph.heads import Heads, address
+from handoff_graph.heads import Address, Heads, address
 from handoff_graph.mirror import LedgerMirror, Saved
 from handoff_graph.sqlite import SqliteStore, connect
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
@@ -225,45 +225,53 @@ class HandoffSaver(ThreadedSaver):
         In one transaction: the checkpoint with folded messages replaced by their briefing,
         the journal's row if the task state changed, the removal of what a fold superseded.
         """
-        thread_id, ns, _ = address(config)
         at = utc_now()
-        with self._store.writing() as inner:
-            before = self._heads.load(self._store, config, checkpoint["channel_values"])
-            after, folded = self._advance(before, checkpoint["channel_values"])
-            changed = after.state is not None and (
-                before.state is None or content(before.state) != content(after.state)
-            )
-            if changed and after.state is not None:
-                number = journal.next_revision(self._store.conn, thread_id, ns)
-                after = with_revision(after, max(number, after.state["revision"]))
-            elif before.state is not None:
-                after = with_revision(after, before.state["revision"])
-            stored = cast(
-                Checkpoint,
-                {**checkpoint, "channel_values": compacted(checkpoint["channel_values"], after)},
-            )
+        values = checkpoint["channel_values"]
+        here = address(config)._replace(checkpoint_id=checkpoint["id"])
+        gone: list[str] = []
+
+        def remember() -> None:
+            self._heads.remember(here, after)
+            for checkpoint_id in gone:
+                self._heads.retire(here._replace(checkpoint_id=checkpoint_id))
+
+        with self._store.writing(on_commit=remember) as inner:
+            before = self._heads.load(self._store, config, values)
+            after, folded = self._advance(before, values)
+            after, changed = self._numbered(here, before, after)
+            stored = cast(Checkpoint, {**checkpoint, "channel_values": compacted(values, after)})
             result = inner.put(config, stored, metadata, new_versions)
             if after.channels:  # a task's writes may come in before the checkpoint itself
                 self._store.rewrite_writes(
-                    address(result), lambda value: compact_nested(value, after.channels)
+                    here, lambda value: compact_nested(value, after.channels)
                 )
-            if changed and after.state is not None:
+            if changed is not None:
+                reason = "fold" if folded else "update"
                 journal.append(
                     self._store.conn,
-                    thread_id,
-                    ns,
-                    stored["id"],
+                    *here,
                     before=before.state,
-                    after=after.state,
+                    after=changed,
                     at=at,
-                    reason="fold" if folded else "update",
+                    reason=reason,
                 )
-            if folded:
-                self._retire(inner, config, stored, metadata, result)
-            self._heads.remember(address(result), after)
-        if changed and after.state is not None:
-            self._notify(Saved(thread_id, ns, stored["id"], after.state, at))
+            if folded and stand_alone(inner, config, stored, metadata, result):
+                gone += self._store.retire(*here)
+        if changed is not None:
+            self._notify(Saved(*here, changed, at))
         return result
+
+    def _numbered(
+        self, here: Address, before: Head, after: Head
+    ) -> tuple[Head, dict[str, Any] | None]:
+        """The new head under its revision number, and its state if that is a new revision."""
+        if after.state is None:
+            return after, None
+        if before.state is not None and content(before.state) == content(after.state):
+            return with_revision(after, before.state["revision"]), None
+        number = journal.next_revision(self._store.conn, here.thread_id, here.ns)
+        after = with_revision(after, max(number, after.state["revision"]))
+        return after, after.state
 
     def _advance(self, before: Head, values: Mapping[str, Any]) -> tuple[Head, bool]:
         """The task as of the checkpoint in hand, and whether a fold landed in it."""
@@ -283,21 +291,6 @@ class HandoffSaver(ThreadedSaver):
             )
             after = before
         return after, after is not before
-
-    def _retire(
-        self,
-        inner: SqliteSaver,
-        config: RunnableConfig,
-        stored: Checkpoint,
-        metadata: CheckpointMetadata,
-        at: RunnableConfig,
-    ) -> None:
-        """Remove what the fold in this checkpoint has superseded, if it can stand without."""
-        if not stand_alone(inner, config, stored, metadata, at):
-            return
-        here = address(at)
-        for gone in self._store.retire(*here):
-            self._heads.retire(here._replace(checkpoint_id=gone))
 
     def put_writes(
         self,
@@ -322,10 +315,13 @@ class HandoffSaver(ThreadedSaver):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread: its checkpoints, writes and journal. Its ledger file stays."""
-        with self._store.writing() as inner:
+
+        def forget() -> None:
+            self._heads.forget_thread(str(thread_id))
+
+        with self._store.writing(on_commit=forget) as inner:
             inner.delete_thread(thread_id)
             self._store.delete_journal(str(thread_id))
-            self._heads.forget_thread(str(thread_id))
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -114,12 +114,18 @@ class SqliteStore:
                 self._held.execute("PRAGMA synchronous=FULL")
 
     @contextmanager
-    def writing(self) -> Iterator[SqliteSaver]:
-        """The inner saver within one transaction, rolled back whole on any exception."""
+    def writing(self, on_commit: Callable[[], None] | None = None) -> Iterator[SqliteSaver]:
+        """The inner saver within one transaction, rolled back whole on any exception.
+
+        Args:
+            on_commit: called after the commit, before anybody else gets the database.
+        """
         with self._lock:
             self._setup()
             with self._transaction():
                 yield self.saver
+            if on_commit is not None:
+                on_commit()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -127,12 +133,12 @@ class SqliteStore:
         self._held.held = True
         try:
             yield
+            self._held.held = False
+            self._held.commit()
         except BaseException:
             self._held.held = False
             self._held.rollback()
             raise
-        self._held.held = False
-        self._held.commit()
 
     def retire(self, thread_id: str, ns: str, checkpoint_id: str) -> list[str]:
         """Remove the checkpoints that a fold has superseded, with their writes.

@@ -605,3 +605,31 @@ def test_listeners_hear_of_new_revisions_after_the_commit(tmp_path: Path) -> Non
             build(25).compile(checkpointer=saver).invoke(request(), config())
     assert heard == [(1, 1), (2, 2)]
     assert lookup("x") == output("x")
+
+
+def test_p4_a_commit_that_fails_is_rolled_back_and_leaves_no_trace_in_memory(
+    tmp_path: Path,
+) -> None:
+    """A constraint that SQLite checks at COMMIT only; then all goes on as if nothing was."""
+    with HandoffSaver.from_conn_string(tmp_path / "h.db") as saver:
+        build(9).compile(checkpointer=saver).invoke(request(), config())
+        saver.inner.conn.executescript("""
+            PRAGMA foreign_keys = ON;
+            CREATE TABLE owner (id PRIMARY KEY);
+            CREATE TABLE owned (id REFERENCES owner DEFERRABLE INITIALLY DEFERRED);
+            CREATE TRIGGER refuse AFTER DELETE ON checkpoints
+                BEGIN INSERT INTO owned VALUES (1); END;
+        """)
+        longer = build(12).compile(checkpointer=saver)
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+            longer.invoke({"messages": [HumanMessage("on")]}, config(), durability="sync")
+        saver.inner.conn.execute("DROP TRIGGER refuse")
+        kept = saver.get_tuple(config())
+        assert kept is not None
+        saver.put_writes(kept.config, [("note", "still here")], "other-task")
+        again = saver.get_tuple(kept.config)
+        assert again is not None
+        assert ("other-task", "note", "still here") in (again.pending_writes or ())
+        assert saver.task_state(config()) is None
+        longer.invoke(None, config())
+        assert is_briefing(longer.get_state(config()).values["messages"][0])
