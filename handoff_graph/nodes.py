@@ -163,6 +163,9 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             state, opening = self._open(state, transcripts, config)
         for name, messages in transcripts.items():
             if due(state, name, messages, self.policy, force=_forced(config)):
+                if not all(message.id for message in messages):
+                    _warn_of_ids(name)
+                    continue
                 folding = prepare(name, messages, self.policy, utc_now())
                 if folding is not None:
                     return _Job(state, opening, name, messages, folding)
@@ -271,6 +274,15 @@ def _fields(state: Any) -> Mapping[str, Any]:
     if is_dataclass(state):
         return {field.name: getattr(state, field.name) for field in fields(state)}
     return {name: getattr(state, name) for name in type(state).model_fields}
+
+
+def _warn_of_ids(channel: str) -> None:
+    warnings.warn(
+        f"channel {channel!r} holds messages without ids, so nothing in it can be folded: give "
+        "it a message reducer, as in Annotated[list, add_messages]",
+        HandoffWarning,
+        stacklevel=4,
+    )
 
 
 def _forced(config: RunnableConfig | None) -> bool:

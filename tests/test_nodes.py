@@ -308,6 +308,24 @@ def test_a_reducer_that_ignores_removals_is_reported_and_nothing_removed(tmp_pat
         assert len(list(graph.get_state_history(config()))) > 2
 
 
+def test_a_channel_without_a_message_reducer_is_left_alone_and_reported() -> None:
+    """Writes by id would replace the whole list there."""
+
+    class Bare(HandoffState):
+        talk: list[Any]
+
+    history: list[Any] = [HumanMessage(REQUEST)]
+    for n in range(4):
+        call = {"name": "t", "args": {"n": n}, "id": f"c{n}"}
+        history += [AIMessage("", tool_calls=[call]), ToolMessage("x", tool_call_id=f"c{n}")]
+    builder = StateGraph(Bare)
+    builder.add_node("summarize", SummarizerNode(every=2))
+    builder.add_edge(START, "summarize")
+    with pytest.warns(HandoffWarning, match="channel 'talk' holds messages without ids"):
+        values = builder.compile().invoke({"talk": history, "messages": []})
+    assert [m.content for m in values["talk"]] == [m.content for m in history]
+
+
 # -- summarizers -----------------------------------------------------------------------------
 
 
@@ -382,6 +400,8 @@ def test_moving_from_the_saver_alone_to_the_nodes(tmp_path: Path) -> None:
     assert [c["text"] for c in values["task"]["constraints"]] == [RULE]
     assert values["task"]["objective"] == REQUEST
     assert values["task"]["revision"] > alone["revision"]
+    counted = len(values["task"]["done"]) + values["task"]["rolled_up"]["done"]["count"]
+    assert counted + len(tool_outputs(values["messages"])) == 45
     assert RULE in values["messages"][0].content
 
 
