@@ -38,6 +38,7 @@ __all__ = [
     "fold_channels",
     "folds_landed",
     "guarded",
+    "owned_by",
     "recover",
     "task_channel",
     "with_revision",
@@ -182,6 +183,13 @@ def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fo
     scanned = len(messages) if kept and kept[-1][0] == len(messages) - 1 else 0
     channels[name] = Channel(fold.briefing, frozenset(folded), scanned, kept)
     return Head(fold.state, channels)
+
+
+def owned_by(head: Head, owner: str) -> Head:
+    """The same head with its task in the hands of whoever is working on it now."""
+    if head.state is None or not owner or head.state["owner"] == owner:
+        return head
+    return replace(head, state={**head.state, "owner": owner})
 
 
 def with_revision(head: Head, revision: int) -> Head:

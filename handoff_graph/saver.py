@@ -29,6 +29,7 @@ from handoff_graph.compaction import (
     fold_channels,
     folds_landed,
     guarded,
+    owned_by,
     task_channel,
     with_revision,
 )
@@ -238,7 +239,7 @@ class HandoffSaver(ThreadedSaver):
         with self._store.writing(on_commit=remember) as inner:
             before = self._heads.load(self._store, config, values)
             after, folded = self._advance(before, values)
-            after, changed = self._numbered(here, before, after)
+            after, changed = self._numbered(here, before, owned_by(after, self.policy.owner))
             stored = cast(Checkpoint, {**checkpoint, "channel_values": compacted(values, after)})
             result = inner.put(config, stored, metadata, new_versions)
             if after.channels:  # a task's writes may come in before the checkpoint itself

@@ -30,7 +30,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from handoff_graph import HandoffSaver, HandoffWarning, task_update
+from handoff_graph import HandoffSaver, HandoffWarning, add_handoff, task_update
 from handoff_graph.transcript import invalid_reason, is_briefing
 
 BASE = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
@@ -583,6 +583,27 @@ def test_listing_can_be_interleaved_with_other_calls(tmp_path: Path) -> None:
         assert len(found) > 100
         assert len(list(saver.list(config(), limit=70))) == 70
         assert [t.checkpoint["id"] for t in saver.list(None, limit=3)] == found[:3]
+
+
+@pytest.mark.parametrize("wired", [False, True])
+def test_a_new_owner_is_on_record_before_the_next_fold(tmp_path: Path, wired: bool) -> None:
+    path = tmp_path / "h.db"
+
+    def work(calls: int, owner: str, step: Any) -> dict[str, Any]:
+        with HandoffSaver.from_conn_string(path, owner=owner, ledger=tmp_path / "led") as saver:
+            builder = build(calls)
+            if wired:
+                add_handoff(builder, owner=owner)
+            builder.compile(checkpointer=saver).invoke(step, config())
+            state = saver.task_state(config())
+        assert state is not None
+        return state
+
+    first = work(12, "agent-session-14", request())
+    second = work(14, "agent-session-15", {"messages": [HumanMessage("on")]})
+    assert (first["owner"], second["owner"]) == ("agent-session-14", "agent-session-15")
+    assert second["revision"] == first["revision"] + 1
+    assert "owner: agent-session-15" in (tmp_path / "led" / "t.md").read_text()
 
 
 def test_listeners_hear_of_new_revisions_after_the_commit(tmp_path: Path) -> None:

@@ -138,10 +138,13 @@ def tools_for(cluster: Cluster, session: str) -> list[BaseTool]:
     def block(
         item: str, needs: str, tool_call_id: Annotated[str, InjectedToolCallId]
     ) -> Command[Any]:
-        """Record that something waits for somebody."""
-        return _told(
-            task_update(by=session, blocked=[{"text": item, "needs": needs}]), tool_call_id
+        """Record that something waits for somebody, and what is next."""
+        update = task_update(
+            by=session,
+            blocked=[{"text": item, "needs": needs}],
+            next_action=f"Get {needs}, then re-check replication lag.",
         )
+        return _told(update, tool_call_id)
 
     @tool
     def finish(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
