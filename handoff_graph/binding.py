@@ -24,7 +24,8 @@ _END = re.compile(r"[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-Þ
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"'})
 
-_NOT = r"(?:n't|\s*not)\b"
+_NOT = r"(?:n't|nt|\s*not)\b"
+_CANNOT = r"ca(?:n't|nt|nnot|n\s+not)\b"
 # "Don't ..." orders only where an order can begin, or where it says what "you" or "we" do.
 _ORDER = r"(?:^|[,;:(\-–—*\"']\s*|\b(?:please|and|but|so|then|just|also|or|you|we|really)\s+)"
 _IDLE = (
@@ -39,11 +40,12 @@ _BINDS = re.compile(
             rf"{_ORDER}do{_NOT}{_IDLE}|\bI\s+do{_NOT}\s+(?:want|wish|accept|agree|approve|allow)\b",
             r"\bnever\b(?!\s*mind\b|\s+(?:seen|heard|been|had|worked|saw|knew|thought)\b)",
             rf"\b(?:must|may|shall){_NOT}|(?<!\bI\s)\bshould{_NOT}",
-            rf"\b(?:you|we|nobody|no\s+one)\s+can{_NOT}(?!\s+(?:believe|remember|find|see|figure))",
+            rf"\b(?:you|we|nobody|no\s+one)\s+{_CANNOT}(?!\s+(?:believe|remember|find|see|figure))",
             r"\b(?:refrain|abstain)\s+from\b|\bavoid\s+\w+ing\b|\bstay\s+(?:away\s+from|off)\b",
             r"\bhands\s+off\b|\bleave\s+.{1,60}\b(?:alone|untouched|as\s+(?:it\s+)?is)\b",
-            r"\bunder\s+no\s+circumstances\b",
-            r"\b(?:is|are)\s+(?:forbidden|prohibited|off[\s-]limits|not\s+allowed|read[\s-]only)\b",
+            r"\bunder\s+no\s+circumstances\b|\b(?:aren't|isn't|not)\s+allowed\b",
+            r"\b(?:nothing|nobody|no\s+one)\s+(?:may|must|can|should)\b",
+            r"\b(?:is|are)\s+(?:forbidden|prohibited|off[\s-]limits|read[\s-]only)\b",
             # preconditions
             r"\bno\s+\w+(?:\s+\w+){0,4}\s+(?:without|until|before|unless|after|during|on)\b",
             r"(?:\bnot|n't)\s+(?:\w+\s+){0,6}(?:until|unless|before)\b|\bunless\b",

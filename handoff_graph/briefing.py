@@ -24,7 +24,7 @@ DEFAULT_BUDGET = 2_000
 _KEEP_DONE = 10  # finished items in full, however much room is left: each costs at every step
 _KEEP_SOME = 6  # failed attempts and notes likewise
 
-_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 _HEAD = (
     "This is the record of a task in progress, written from earlier work on it. It is not a "
@@ -130,13 +130,21 @@ _PARTS = (
 # -- the budget ------------------------------------------------------------------------------
 
 
-def fit(state: Mapping[str, Any], budget: int = DEFAULT_BUDGET, *, at: str) -> Fitted:
+def fit(
+    state: Mapping[str, Any],
+    budget: int = DEFAULT_BUDGET,
+    *,
+    at: str,
+    before: Mapping[str, Any] | None = None,
+) -> Fitted:
     """Roll up what may be rolled up until the briefing fits its budget.
 
     Args:
         state: the task state after a fold.
         budget: tokens the briefing may take.
         at: the stamp of this fold.
+        before: the task state before it, whose items the journal already has. An item that
+            comes and goes in one fold is carried in the roll-up, for the journal to keep.
 
     Returns:
         The state to store, and by how much it is over if nothing more may go.
@@ -148,12 +156,12 @@ def fit(state: Mapping[str, Any], budget: int = DEFAULT_BUDGET, *, at: str) -> F
         ("in_progress", _KEEP_SOME),
         ("notes", _KEEP_SOME),
     ):
-        fitted = _roll_up(fitted, section, keep, at)
+        fitted = _roll_up(fitted, section, keep, at, before)
     while tokens(render_briefing(fitted)) > budget:
         before = fitted
         for section in ("artifacts", "in_progress", "notes", "done"):
             candidates = len(_may_go(fitted, section))
-            fitted = _roll_up(fitted, section, candidates // 2, at)
+            fitted = _roll_up(fitted, section, candidates // 2, at, before)
         if fitted == before:
             return Fitted(fitted, tokens(render_briefing(fitted)) - budget)
     return Fitted(fitted, 0)
@@ -168,19 +176,25 @@ def _may_go(state: Mapping[str, Any], section: str) -> Sequence[Mapping[str, Any
     return items
 
 
-def _roll_up(state: dict[str, Any], section: str, keep: int, at: str) -> dict[str, Any]:
+def _roll_up(
+    state: dict[str, Any], section: str, keep: int, at: str, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
     candidates = _may_go(state, section)
     # What a tool call left behind goes before what somebody recorded on purpose.
     oldest = sorted(candidates, key=lambda item: item.get("by") != "tool")
     gone = oldest[: max(0, len(oldest) - keep)]
     if not gone:
         return state
-    before = state["rolled_up"].get(section, {"count": 0})
-    same_fold = before["last"] if before.get("at") == at else ()
+    earlier = state["rolled_up"].get(section, {"count": 0})
+    same_fold = earlier if earlier.get("at") == at else {}
+    known = (before or {}).get(section, ())
     entry = {
-        "count": before["count"] + len(gone),
-        "last": [*same_fold, *(item["id"] for item in gone)],
+        "count": earlier["count"] + len(gone),
+        "last": [*same_fold.get("last", ()), *(item["id"] for item in gone)],
         "through": max(str(item.get("at", "")) for item in gone),
         "at": at,
     }
+    unlisted = [*same_fold.get("unlisted", ()), *(i for i in gone if i not in known)]
+    if unlisted:
+        entry["unlisted"] = unlisted
     return merge(state, task_update(at=at, rolled_up={section: entry}))

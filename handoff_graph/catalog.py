@@ -119,7 +119,7 @@ def revisions(conn: sqlite3.Connection, thread_id: str, ns: str = "") -> Iterato
 
 def _thread_ids(conn: sqlite3.Connection) -> list[tuple[str]]:
     sources = [
-        f"SELECT thread_id FROM {table} WHERE checkpoint_ns = ''"
+        f"SELECT DISTINCT thread_id FROM {table} WHERE checkpoint_ns = ''"
         for table in ("checkpoints", "handoff_threads")
         if _has(conn, table)
     ]

@@ -42,6 +42,7 @@ __all__ = [
     "recover",
     "task_channel",
     "with_revision",
+    "without_unlisted",
 ]
 
 
@@ -183,6 +184,21 @@ def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fo
     scanned = len(messages) if kept and kept[-1][0] == len(messages) - 1 else 0
     channels[name] = Channel(fold.briefing, frozenset(folded), scanned, kept)
     return Head(fold.state, channels)
+
+
+def without_unlisted(head: Head) -> tuple[Head, dict[str, list[Any]]]:
+    """The head without the items that its roll-ups carry for the journal, and those items."""
+    rolled_up: Mapping[str, Any] = (head.state or {}).get("rolled_up", {})
+    unlisted = {
+        name: entry["unlisted"] for name, entry in rolled_up.items() if entry.get("unlisted")
+    }
+    if head.state is None or not unlisted:
+        return head, {}
+    kept = {
+        name: {key: value for key, value in entry.items() if key != "unlisted"}
+        for name, entry in rolled_up.items()
+    }
+    return replace(head, state={**head.state, "rolled_up": kept}), unlisted
 
 
 def owned_by(head: Head, owner: str) -> Head:

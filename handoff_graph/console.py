@@ -92,6 +92,9 @@ def revision(entry: Revision) -> None:
     for section, items in entry.change.get("items", {}).items():
         for item in items if section != "sessions" else ():
             click.echo("  " + _line(section, item))
+    for section, items in entry.change.get("unlisted", {}).items():
+        for item in items:
+            click.echo("  " + _line(section, item))
     for section, ids in entry.change.get("gone", {}).items():
         click.echo(plain_line(f"  - {section.replace('_', ' ')}: {', '.join(ids)} rolled up"))
 

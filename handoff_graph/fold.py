@@ -152,12 +152,12 @@ def complete(
     before = merge(state, None)
     merged = merge(before, summary)
     merged = merge(merged, _bookkeeping(merged, folding, policy))
-    fitted = fit(merged, policy.budget, at=folding.at)
+    fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
         warnings.warn(
             f"the briefing is {fitted.over} tokens over its budget of {policy.budget}: "
             "constraints, decisions, blockers, open questions and written artifacts are never "
-            "cut. Retire or close some, or raise the budget.",
+            "cut. Close some, or raise the budget.",
             HandoffWarning,
             stacklevel=2,
         )

@@ -105,6 +105,7 @@ def append(
     after: Mapping[str, Any],
     at: str,
     reason: str,
+    unlisted: Mapping[str, list[Any]] | None = None,
 ) -> None:
     """Write a revision and make it the head.
 
@@ -117,12 +118,16 @@ def append(
         after: the new state; its `revision` is the key.
         at: the stamp of the revision.
         reason: what made it: `fold` or `update`.
+        unlisted: items that came and rolled up within this revision, by section.
     """
     revision = int(after["revision"])
     parent = int(before["revision"]) if before and before["revision"] else None
     keyframe = _keyframe_of(conn, thread_id, ns, parent)
     full = keyframe is None or revision - keyframe >= _KEYFRAME
     state = _dumps(after)
+    change = diff(before, after)
+    if unlisted:
+        change["unlisted"] = dict(unlisted)
     conn.execute(
         "INSERT OR REPLACE INTO handoff_journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -135,7 +140,7 @@ def append(
             at,
             after["owner"],
             reason,
-            _dumps(diff(before, after)),
+            _dumps(change),
             state if full else None,
         ),
     )

@@ -34,7 +34,7 @@ class FrontMatter(NamedTuple):
     revision: int | None
     checkpoint: str | None
     intact: bool
-    """Whether the body is still the one that was exported."""
+    """Whether the file is still the one that was exported."""
 
 
 def render_ledger(state: Mapping[str, Any], *, thread: str, checkpoint: str, updated: str) -> str:
@@ -59,11 +59,13 @@ def render_ledger(state: Mapping[str, Any], *, thread: str, checkpoint: str, upd
         "checkpoint": checkpoint,
     }
     lines = "".join(f"{key}: {_yaml(value)}\n" for key, value in head.items())
-    return f"---\n{lines}updated: {plain_line(updated)}\ndigest: {_digest(body)}\n---\n{body}"
+    lines += f"updated: {plain_line(updated)}\n"
+    return f"---\n{lines}digest: {_digest(lines, body)}\n---\n{body}"
 
 
-def _digest(body: str) -> str:
-    return "sha256:" + hashlib.sha256(body.encode("utf-8")).hexdigest()[:16]
+def _digest(head: str, body: str) -> str:
+    """A digest of all that a person could edit: front matter (but for the digest) and body."""
+    return "sha256:" + hashlib.sha256(f"{head}---\n{body}".encode()).hexdigest()[:16]
 
 
 def _yaml(value: object) -> str:
@@ -80,6 +82,7 @@ def read_front_matter(text: str) -> FrontMatter | None:
     if not text.startswith("---\n") or not mark:
         return None
     fields = {}
+    rest = "".join(f"{line}\n" for line in head.split("\n") if not line.startswith("digest:"))
     for line in head.split("\n"):
         key, colon, value = line.partition(":")
         if colon:
@@ -91,7 +94,7 @@ def read_front_matter(text: str) -> FrontMatter | None:
         fields.get("thread"),
         int(revision) if revision.isdecimal() else None,
         fields.get("checkpoint"),
-        fields.get("digest") == _digest(body),
+        fields.get("digest") == _digest(rest, body),
     )
 
 
@@ -134,18 +137,18 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
     return lines
 
 
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _OPENS = re.compile(r"^(?=[#>|\-+*=~`<\[]|\d+[.)]\s)")
 
 
 def _data(text: object) -> str:
     """A text as one line of data: no line of its own, no markup at its start, no tags."""
-    line = plain_line(str(text)).replace("<", "&lt;")
-    return _OPENS.sub(r"\\", line)
+    return _OPENS.sub(r"\\", _inline(text))
 
 
 def _inline(text: object) -> str:
     """A text within a line that has already begun."""
-    return plain_line(str(text)).replace("<", "&lt;")
+    return _TAG.sub("&lt;", plain_line(str(text)))
 
 
 def _code(text: object) -> str:

@@ -32,6 +32,7 @@ from handoff_graph.compaction import (
     owned_by,
     task_channel,
     with_revision,
+    without_unlisted,
 )
 from handoff_graph.deltas import stand_alone
 from handoff_graph.errors import HandoffWarning
@@ -239,7 +240,8 @@ class HandoffSaver(ThreadedSaver):
         with self._store.writing(on_commit=remember) as inner:
             before = self._heads.load(self._store, config, values)
             after, folded = self._advance(before, values)
-            after, changed = self._numbered(here, before, owned_by(after, self.policy.owner))
+            after, unlisted = without_unlisted(owned_by(after, self.policy.owner))
+            after, changed = self._numbered(here, before, after)
             stored = cast(Checkpoint, {**checkpoint, "channel_values": compacted(values, after)})
             result = inner.put(config, stored, metadata, new_versions)
             if after.channels:  # a task's writes may come in before the checkpoint itself
@@ -255,6 +257,7 @@ class HandoffSaver(ThreadedSaver):
                     after=changed,
                     at=at,
                     reason=reason,
+                    unlisted=unlisted,
                 )
             if folded and stand_alone(inner, config, stored, metadata, result):
                 gone += self._store.retire(*here)

@@ -138,7 +138,7 @@ def _apply(
             state[section] = _union_constraints(state[section], items)
         elif section not in WORK:
             state[section] = _merge_section(section, state[section], items)
-    _sweep(state)
+    _drop_rolled_up(state)
     state["folds"] = _merge_folds(base["folds"], update.get("folds") or {})
     state["revision"] = max(int(base["revision"]), read_revision(update))
     stamps = [str(item.get("at", "")) for items in arriving.values() for item in items]
@@ -244,8 +244,9 @@ def _union_constraints(
 
 
 def _merge_rolled_up(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
-    """`{section: {count, last, through}}`: how many items are in the journal only, the ids
-    that the newest roll-up took, and the newest stamp among those."""
+    """`{section: {count, last, through, unlisted}}`: how many items are in the journal only,
+    the ids that the newest roll-up took, the newest stamp among those, and those of them that
+    the journal has yet to write down."""
     if not isinstance(theirs, Mapping):
         raise InvalidTask("rolled_up", "an object of {section: {count, last, through}}", theirs)
     merged = dict(ours)
@@ -259,7 +260,7 @@ def _merge_rolled_up(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
     return merged
 
 
-def _sweep(state: dict[str, Any]) -> None:
+def _drop_rolled_up(state: dict[str, Any]) -> None:
     """Take out what the newest roll-ups took, so that a late copy does not bring it back."""
     for section, entry in state["rolled_up"].items():
         gone, through = set(entry.get("last", ())), str(entry.get("through", ""))

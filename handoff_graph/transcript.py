@@ -261,6 +261,10 @@ def split(messages: Sequence[BaseMessage], keep: int = 1) -> Split:
             kept.update(unit.at)
     if humans:
         kept.add(humans[-1])
+        # Providers want the talk to begin with a human message: what stands before the first
+        # one kept goes too, though it might have stayed by its age.
+        first = min(kept.intersection(humans))
+        kept -= set(range(leading, first))
     folded = [m for i, m in enumerate(messages) if i not in kept]
     tail = [m for i, m in enumerate(messages) if i in kept]
     calls = sum(u.answered for u in units if not kept.issuperset(u.at))

@@ -45,6 +45,13 @@ def add_handoff(
     Raises:
         CannotWire: there is no plain edge from `tools` to `agent`.
     """
+    if not isinstance(builder, StateGraph):
+        raise CannotWire(
+            f"add_handoff takes a StateGraph before it is compiled, not {type(builder).__name__}. "
+            "A compiled agent, such as create_agent's, works with HandoffSaver alone."
+        )
+    if SummarizerNode.name in builder.nodes:
+        raise CannotWire("the handoff nodes are in this graph already")
     starts = [tools] if isinstance(tools, str) else list(tools)
     back = sorted((a, b) for a, b in builder.edges if a in starts and agent in (None, b))
     targets = {b for _, b in back}

@@ -21,6 +21,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from handoff_graph import HandoffSaver, add_handoff, task_update
 from handoff_graph.cli import _time_of
+from handoff_graph.ledger import render_ledger
 
 
 def handoff(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -147,13 +148,20 @@ def test_the_database_is_named_by_the_environment_too(folder: Path, tmp_path: Pa
 def test_a_ledger_out_of_step_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:
     with HandoffSaver.from_conn_string(tmp_path / "handoff.db", ledger=tmp_path / "led") as saver:
         build(12).compile(checkpointer=saver).invoke(request(), config())
+        state = saver.task_state(config())
+    assert state is not None
+
+    def at(revision: int) -> str:
+        shown = {**state, "revision": revision}
+        return render_ledger(shown, thread="t", checkpoint="c", updated=state["updated"])
+
     path = tmp_path / "led" / "t.md"
     good = path.read_text()
     for text, word in (
         (good, "in step"),
         (good + "- mine\n", "edited"),
-        (good.replace("revision: 1", "revision: 0"), "behind"),
-        (good.replace("revision: 1", "revision: 9"), "ahead"),
+        (at(0), "behind"),
+        (at(9), "ahead"),
         (good.replace("thread: t", "thread: other"), "foreign"),
         ("torn", "unreadable"),
         (None, "missing"),
@@ -182,6 +190,7 @@ def test_a_plain_sqlite_savers_database_can_be_listed(tmp_path: Path) -> None:
         build(3).compile(checkpointer=saver).invoke(request(), config())
     done = handoff("list", cwd=tmp_path)
     assert done.stdout.splitlines()[1].startswith("t\tnot folded\t-\t")
+    assert len(done.stdout.splitlines()) == 2
 
 
 def test_hostile_texts_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -105,6 +105,17 @@ def test_front_matter_reads_back(thread: str) -> None:
     assert yaml.safe_load(text.split("---\n")[1])["thread"] == thread
 
 
+def test_an_edit_of_the_front_matter_shows_too() -> None:
+    edited = read_front_matter(text_of(state(**FULL)).replace("agent-session-14", "alice"))
+    assert edited is not None
+    assert not edited.intact
+
+
+def test_what_a_person_wrote_reads_as_they_wrote_it() -> None:
+    words = "Keep lag < 2s & load <= 3, نمی‌دانم."
+    assert words in text_of(state(constraints=[words]))
+
+
 def test_an_edit_shows_in_the_front_matter_and_line_ends_do_not() -> None:
     text = text_of(state(**FULL))
     edited = read_front_matter(text.replace("Review trigger", "Review triggers"))

@@ -427,7 +427,11 @@ def test_a_graph_without_a_plain_edge_back_is_refused_with_its_edges() -> None:
     builder.add_edge("tools", "other")
     with pytest.raises(CannotWire, match="tools= and agent="):
         add_handoff(builder)
-    add_handoff(builder, agent="agent", ledger=None).compile()
+    wired = add_handoff(builder, agent="agent", ledger=None)
+    with pytest.raises(CannotWire, match="already"):
+        add_handoff(wired)
+    with pytest.raises(CannotWire, match="HandoffSaver alone"):
+        add_handoff(wired.compile())  # type: ignore[arg-type]
 
 
 def test_several_tool_nodes(tmp_path: Path) -> None:

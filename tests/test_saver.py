@@ -30,7 +30,14 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from handoff_graph import HandoffSaver, HandoffWarning, add_handoff, task_update
+from handoff_graph import (
+    HandoffSaver,
+    HandoffWarning,
+    add_handoff,
+    catalog,
+    journal,
+    task_update,
+)
 from handoff_graph.transcript import invalid_reason, is_briefing
 
 BASE = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
@@ -604,6 +611,30 @@ def test_a_new_owner_is_on_record_before_the_next_fold(tmp_path: Path, wired: bo
     assert (first["owner"], second["owner"]) == ("agent-session-14", "agent-session-15")
     assert second["revision"] == first["revision"] + 1
     assert "owner: agent-session-15" in (tmp_path / "led" / "t.md").read_text()
+
+
+@pytest.mark.parametrize("wired", [False, True])
+def test_nothing_done_is_missing_from_the_journal(tmp_path: Path, wired: bool) -> None:
+    """More calls in one fold than the state lists: what rolls up at once is journaled too."""
+    path = tmp_path / "h.db"
+    with HandoffSaver.from_conn_string(path, every=30) as saver:
+        builder = build(31)
+        if wired:
+            add_handoff(builder, every=30, ledger=None)
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke(request(), config())
+        graph.invoke({"messages": [HumanMessage("thanks")]}, config())
+        conn = saver.inner.conn
+        revisions = list(catalog.revisions(conn, "t"))
+        head = journal.head(conn, "t")
+        rebuilt = journal.state_at(conn, "t", "", len(revisions))
+    told = str([revision.change for revision in revisions])
+    for number in range(1, 30):
+        assert told.count(f"lookup(key=k{number})") == 1, number
+    assert head is not None
+    assert rebuilt == head.state
+    assert "unlisted" not in str(head.state)
+    assert len([r for r in revisions if r.reason == "fold"]) == 1
 
 
 def test_listeners_hear_of_new_revisions_after_the_commit(tmp_path: Path) -> None:

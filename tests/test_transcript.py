@@ -103,6 +103,8 @@ def test_p2_the_tail_is_valid_and_keeps_the_newest_human(history: Any, keep: int
     assert invalid_reason([briefing, *parts.tail]) is None
     humans = [m for m in history if isinstance(m, HumanMessage)]
     assert not humans or humans[-1] in parts.tail
+    talk = [m for m in parts.tail if not isinstance(m, SystemMessage)]
+    assert not humans or isinstance(talk[0], HumanMessage)
     together = {id(m) for m in (*parts.folded, *parts.tail)}
     assert together == {id(m) for m in history}
 
