@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from handoff_graph.briefing import render_briefing
     from handoff_graph.errors import (
         CannotWire,
+        CheckpointRemoved,
         HandoffError,
         HandoffWarning,
         InvalidTask,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CannotWire",
+    "CheckpointRemoved",
     "Folding",
     "HandoffError",
     "HandoffSaver",
@@ -69,6 +71,7 @@ _HOMES = {
     "briefing": ("render_briefing",),
     "errors": (
         "CannotWire",
+        "CheckpointRemoved",
         "HandoffError",
         "HandoffWarning",
         "InvalidTask",

@@ -18,7 +18,7 @@ from langgraph.types import Overwrite, Send
 
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.fold import Fold, Policy, complete, due, prepare
-from handoff_graph.summarize import Summarizer
+from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.task import is_task_state
 from handoff_graph.transcript import (
     briefing_message,
@@ -159,8 +159,11 @@ def fold_channels(
         folding = prepare(name, stored, policy, now())
         if folding is None:
             continue
-        summary = summarizer(head.state or {}, folding)
-        done = complete(head.state or {}, folding, summary, policy, f"handoff-briefing-{name}")
+        state = head.state or {}
+        captured = HeuristicSummarizer().captured(state, folding)
+        summary = summarizer(state, folding)
+        briefing_id = f"handoff-briefing-{name}"
+        done = complete(state, folding, summary, policy, briefing_id, captured)
         head = _after_fold(head, name, messages, done)
     return head
 
@@ -314,7 +317,7 @@ def compacted(values: Mapping[str, Any], head: Head) -> Mapping[str, Any]:
     if channel is not None and head.state is not None and values[channel] != head.state:
         changed[channel] = head.state
     for name, value in values.items() if head.channels else ():
-        if name in head.channels and is_transcript(value):
+        if name in head.channels and (is_transcript(value) or value == []):
             changed[name] = compact(value, head.channels[name])
         elif name != channel:
             inner = compact_nested(value, head.channels)

@@ -3,6 +3,7 @@
 HandoffError
 ├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
 ├── UnsupportedSchema    stored by a newer version of handoff_graph
+├── CheckpointRemoved    a fold has removed the checkpoint asked for (also a LookupError)
 ├── MissingChannel       a node was put into a graph that lacks the channel it needs
 ├── CannotWire           add_handoff found no place for the nodes
 ├── NotAHandoffDatabase  the file is missing, or is something else
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "CannotWire",
+    "CheckpointRemoved",
     "HandoffError",
     "HandoffWarning",
     "InvalidTask",
@@ -66,6 +68,23 @@ class UnsupportedSchema(HandoffError):
         super().__init__(
             f"{what} has schema version {found!r}; this handoff_graph reads up to "
             f"{supported}. Upgrade handoff-graph to read it; nothing was changed."
+        )
+
+
+class CheckpointRemoved(HandoffError, LookupError):
+    """The checkpoint asked for is older than the thread's last fold, which removed it.
+
+    Attributes:
+        thread: its thread id.
+        checkpoint: its checkpoint id.
+    """
+
+    def __init__(self, thread: str, checkpoint: str) -> None:
+        self.thread, self.checkpoint = thread, checkpoint
+        super().__init__(
+            f"checkpoint {checkpoint} of thread {thread!r} has been folded away: history is kept "
+            "since the last fold only. Start from the newest checkpoint (leave checkpoint_id "
+            "out), or from one that get_state_history lists."
         )
 
 

@@ -135,7 +135,12 @@ def prepare(
 
 
 def complete(
-    state: Mapping[str, Any], folding: Folding, summary: TaskUpdate, policy: Policy, id: str
+    state: Mapping[str, Any],
+    folding: Folding,
+    summary: TaskUpdate,
+    policy: Policy,
+    id: str,
+    captured: TaskUpdate | None = None,
 ) -> Fold:
     """Merge a summary into the state and render the briefing of the result.
 
@@ -145,12 +150,19 @@ def complete(
         summary: what the summarizer made of it.
         policy: budget and owner.
         id: the message id for the briefing.
+        captured: what is recorded of the messages whatever the summary says.
+
+    Raises:
+        TypeError: the summary is no update.
+        InvalidTask: it breaks the schema.
 
     Returns:
         The new state, the one update that leads to it, and the briefing message.
     """
+    if not isinstance(summary, Mapping):
+        raise TypeError(f"a summarizer returns a TaskUpdate, not {type(summary).__name__}")
     before = merge(state, None)
-    merged = merge(before, summary)
+    merged = merge(merge(before, captured), summary)
     merged = merge(merged, _bookkeeping(merged, folding, policy))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:

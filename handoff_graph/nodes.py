@@ -106,12 +106,12 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         """Fold if due; returns the writes to the transcript and the task, or nothing."""
         job = self._job(input, config)
         if job.folding is None:
-            return self._result(job, None)
+            return self._opened(job)
         try:
             made = self._summarizer(job.state, job.folding)
             if inspect.isawaitable(made):
                 made = asyncio.run(cast(Any, made))
-            return self._result(job, made)
+            return self._result(job, job.folding, made)
         except Exception as error:
             return self._failed(job, error)
 
@@ -121,7 +121,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         """`invoke`, awaiting an async summarizer."""
         job = self._job(input, config)
         if job.folding is None:
-            return self._result(job, None)
+            return self._opened(job)
         try:
             if inspect.iscoroutinefunction(self._summarizer):
                 made = await self._summarizer(job.state, job.folding)
@@ -129,7 +129,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
                 made = await asyncio.to_thread(self._summarizer, job.state, job.folding)
                 if inspect.isawaitable(made):
                     made = await made
-            return self._result(job, made)
+            return self._result(job, job.folding, made)
         except Exception as error:
             return self._failed(job, error)
 
@@ -196,16 +196,19 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         update["revision"] = 1
         return merge(raw, update), cast(TaskUpdate, update)
 
-    def _result(self, job: _Job, summary: Any) -> dict[str, Any]:
-        """What the node writes, from the finished summary or, with none, for the opening."""
-        if job.folding is None or summary is None:
-            return {self.task_key: dict(job.opening)} if job.opening else {}
+    def _opened(self, job: _Job) -> dict[str, Any]:
+        """What the node writes where nothing is folded."""
+        return {self.task_key: dict(job.opening)} if job.opening else {}
+
+    def _result(self, job: _Job, folding: Folding, summary: Any) -> dict[str, Any]:
+        """What the node writes for a fold that has its summary."""
+        captured = self._heuristic.captured(job.state, folding)
         first = str(job.messages[0].id)
-        fold = complete(job.state, job.folding, summary, self.policy, first)
+        fold = complete(job.state, folding, summary, self.policy, first, captured)
         update = merge(job.opening, fold.update) if job.opening else dict(fold.update)
         return {
             self.task_key: update,
-            job.channel: rewrite(job.messages, fold.briefing, job.folding.tail),
+            job.channel: rewrite(job.messages, fold.briefing, folding.tail),
         }
 
     def _failed(self, job: _Job, error: Exception) -> dict[str, Any]:
@@ -215,7 +218,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             HandoffWarning,
             stacklevel=3,
         )
-        return self._result(job, None)
+        return self._opened(job)
 
 
 class LedgerExportNode(Runnable[Any, dict[str, Any]]):

@@ -35,7 +35,7 @@ from handoff_graph.compaction import (
     without_unlisted,
 )
 from handoff_graph.deltas import stand_alone
-from handoff_graph.errors import HandoffWarning
+from handoff_graph.errors import CheckpointRemoved, HandoffWarning
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy
 from handoff_graph.heads import Address, Heads, address
@@ -47,8 +47,6 @@ from handoff_graph.threaded import ThreadedSaver
 from handoff_graph.transcript import is_transcript
 
 __all__ = ["HandoffSaver"]
-
-_PAGE = 50  # checkpoints read at a time while listing
 
 Listener = Callable[[Saved], None]
 
@@ -330,10 +328,17 @@ class HandoffSaver(ThreadedSaver):
     # -- reading -------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Read a checkpoint, the newest unless `config` names one."""
+        """Read a checkpoint, the newest unless `config` names one.
+
+        Raises:
+            CheckpointRemoved: a fold has removed the one it names. To find nothing would have
+                the run start from an empty state.
+        """
+        at = address(config)
         with self._store.reading() as inner:
             found = inner.get_tuple(config)
-        at = address(config)
+            if found is None and not at.ns and self._store.folded_away(*at):
+                raise CheckpointRemoved(at.thread_id, at.checkpoint_id)
         if self._mirror is not None and not at.ns:
             self._mirror.heal(at.thread_id)
         return found
@@ -350,16 +355,7 @@ class HandoffSaver(ThreadedSaver):
 
         Read in pages, so that the saver can be used while the result is consumed.
         """
-        paged = config is not None and "thread_id" in config.get("configurable", {})
-        while limit is None or limit > 0:
-            size = limit if not paged else min(_PAGE, limit if limit is not None else _PAGE)
-            with self._store.reading() as inner:
-                page = [*inner.list(config, filter=filter, before=before, limit=size)]
-            yield from page
-            if not paged or len(page) < _PAGE:
-                return
-            before = page[-1].config
-            limit = None if limit is None else limit - len(page)
+        yield from self._store.pages(config, filter=filter, before=before, limit=limit)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

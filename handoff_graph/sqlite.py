@@ -15,11 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from handoff_graph import journal
 
 __all__ = ["SqliteStore", "connect"]
+
+_PAGE = 50  # checkpoints read at a time while listing
 
 BUSY_TIMEOUT = 30.0
 """Seconds a connection that we open waits for another process's transaction."""
@@ -140,6 +144,26 @@ class SqliteStore:
             self._held.rollback()
             raise
 
+    def pages(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints as the inner saver does, a page at a time within one thread."""
+        paged = config is not None and "thread_id" in config.get("configurable", {})
+        while limit is None or limit > 0:
+            size = limit if not paged else min(_PAGE, limit if limit is not None else _PAGE)
+            with self.reading() as saver:
+                page = [*saver.list(config, filter=filter, before=before, limit=size)]
+            yield from page
+            if not paged or len(page) < _PAGE:
+                return
+            before = page[-1].config
+            limit = None if limit is None else limit - len(page)
+
     def retire(self, thread_id: str, ns: str, checkpoint_id: str) -> list[str]:
         """Remove the checkpoints that a fold has superseded, with their writes.
 
@@ -184,6 +208,15 @@ class SqliteStore:
                 (ancestor if ancestor in parents else None, thread_id, ns, checkpoint_id),
             )
         return gone
+
+    def folded_away(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
+        """Whether this missing checkpoint is older than a fold of its thread."""
+        fold = self.conn.execute(
+            "SELECT 1 FROM handoff_journal WHERE thread_id = ? AND checkpoint_ns = ?"
+            " AND reason = 'fold' AND checkpoint_id > ? LIMIT 1",
+            (thread_id, ns, checkpoint_id),
+        ).fetchone()
+        return bool(checkpoint_id) and fold is not None
 
     def _delete_orphans(self, thread_id: str, ns: str, checkpoint_id: str) -> None:
         """Remove writes whose checkpoint was never stored.

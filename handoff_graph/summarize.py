@@ -61,7 +61,8 @@ MAX_RULES = 8
 
 _CALL = 80  # characters that are quoted of a call,
 _RESULT = 60  # of the first line of its result,
-_QUOTE = 240  # and of what people and the model last said
+_QUOTE = 400  # of what people and the model last said,
+_OBJECTIVE = 2_000  # and of the task as a person gave it
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>|]{3,200}")
 _SUFFIX = "sql|py|md|ya?ml|json|toml|txt|sh|tf|csv|log|html?|js|ts|go|rs|c|h|cfg|conf|ini"
 _PATH = re.compile(
@@ -103,7 +104,7 @@ class HeuristicSummarizer:
         objective = opening.get("objective") or state.get("objective", "")
         update: dict[str, Any] = {
             **opening,
-            "constraints": [c for m in seen for c in self._constraints(m)],
+            "constraints": [c for m in seen for c in self.constraints(m)],
             "notes": [_note(m) for m in folding.folded if self._is_note(m, objective)],
             **_calls(folding.folded),
             "next_action": "" if _has_plan(state) else _next_action(seen),
@@ -114,7 +115,9 @@ class HeuristicSummarizer:
             update[section] = _in_order(update[section], folding.at)
         return task_update(at=folding.at, **{k: v for k, v in update.items() if v})
 
-    def _constraints(self, message: BaseMessage) -> list[dict[str, str]]:
+    def constraints(self, message: BaseMessage) -> list[dict[str, str]]:
+        """What a message binds: its sentences word for word, if a person or the system says
+        them; a long system message counts as one policy."""
         if not isinstance(message, (HumanMessage, SystemMessage)):
             return []
         by = "human" if isinstance(message, HumanMessage) else "system"
@@ -126,6 +129,15 @@ class HeuristicSummarizer:
             rule = f"Follow the system policy: {len(found)} rules, sha256 {digest}."
             return [{"text": rule, **said}]
         return [{"text": sentence, **said} for sentence in found]
+
+    def captured(self, state: Mapping[str, Any], folding: Folding) -> TaskUpdate:
+        """What is recorded under every other summarizer, before it looks at anything:
+        the objective and the constraints."""
+        seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
+        found = [c for m in seen for c in self.constraints(m)]
+        update: dict[str, Any] = _objective(state, seen)
+        update["constraints"] = _in_order(found, folding.at)
+        return task_update(at=folding.at, **{k: v for k, v in update.items() if v})
 
     def _is_note(self, message: BaseMessage, objective: str) -> bool:
         """Whether these are a person's words that no other field quotes in full."""
@@ -144,7 +156,9 @@ def _objective(state: Mapping[str, Any], seen: Sequence[BaseMessage]) -> dict[st
         return {}
     first = next((message_text(m) for m in seen if isinstance(m, HumanMessage)), "")
     lines = sentences(first) or [first]
-    return {"objective": _shorten(first, 500), "title": _shorten(lines[0], 80)} if first else {}
+    return (
+        {"objective": _shorten(first, _OBJECTIVE), "title": _shorten(lines[0], 80)} if first else {}
+    )
 
 
 def _note(message: BaseMessage) -> dict[str, str]:

@@ -355,11 +355,8 @@ def test_p4_a_summarizer_that_fails_changes_nothing_and_the_turn_goes_on(rubbish
         return rubbish
 
     graph = add_handoff(build(12, state=HandoffState), ledger=None, model=bad).compile()
-    if rubbish is None:
+    with pytest.warns(HandoffWarning, match="the turn goes on"):
         values = graph.invoke(request(), config())
-    else:
-        with pytest.warns(HandoffWarning, match="the turn goes on"):
-            values = graph.invoke(request(), config())
     assert len(tool_outputs(values["messages"])) == 12
     assert values["messages"][-1].content == "All looked up."
     assert values["task"]["objective"] == REQUEST

@@ -22,15 +22,17 @@ from agents import (
     request,
     tool_outputs,
 )
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from handoff_graph import (
+    CheckpointRemoved,
     HandoffSaver,
     HandoffWarning,
     add_handoff,
@@ -422,7 +424,6 @@ def test_a_late_write_for_a_removed_checkpoint_is_dropped(tmp_path: Path) -> Non
         graph.invoke(request(), config())
         early = graph.get_state(config()).config
         build(25).compile(checkpointer=saver).invoke({"messages": [HumanMessage("on")]}, config())
-        assert saver.get_tuple(early) is None
         saver.put_writes(early, [("messages", [HumanMessage("late")])], "task")
         count = saver.inner.conn.execute(
             "SELECT count(*) FROM writes WHERE task_id = 'task'"
@@ -447,6 +448,64 @@ def test_p1_writes_of_checkpoints_that_a_kill_kept_from_being_stored_go_too(
         longer = build(9).compile(checkpointer=saver)
         longer.invoke({"messages": [HumanMessage("on")]}, config())
         assert not [data for _, data in raw_rows(path) if b"lost words" in data]
+
+
+def test_p3_constraints_are_recorded_under_every_summarizer(tmp_path: Path) -> None:
+    def careless(state: Any, folding: Any) -> Any:
+        return task_update(at=folding.at, notes=["nothing to see"])
+
+    later = "Never touch the billing tables."
+    with HandoffSaver.from_conn_string(tmp_path / "h.db", summarizer=careless) as saver:
+        build(12).compile(checkpointer=saver).invoke(request(), config())
+        graph = build(25).compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage(later)]}, config())
+        briefing = graph.get_state(config()).values["messages"][0]
+    assert RULE in briefing.content
+    assert later in briefing.content
+
+    def empty(state: Any, folding: Any) -> Any:
+        return None
+
+    with HandoffSaver.from_conn_string(tmp_path / "e.db", summarizer=empty) as saver:
+        graph = build(12).compile(checkpointer=saver)
+        with pytest.warns(HandoffWarning, match="returns a TaskUpdate, not NoneType"):
+            graph.invoke(request(), config())
+        assert len(tool_outputs(graph.get_state(config()).values["messages"])) == 12
+
+
+def test_p3_removing_every_message_does_not_remove_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "h.db"
+    with HandoffSaver.from_conn_string(path) as saver:
+        build(12).compile(checkpointer=saver).invoke(request(), config())
+    with HandoffSaver.from_conn_string(path) as saver:
+        everything = {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES)]}
+        build(12).compile(checkpointer=saver).update_state(config(), everything, as_node="tools")
+    with HandoffSaver.from_conn_string(path) as saver:
+        graph = build(25).compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage("Go on.")]}, config())
+        state = saver.task_state(config())
+        assert RULE in graph.get_state(config()).values["messages"][0].content
+    assert state is not None
+    assert [c["text"] for c in state["constraints"]] == [RULE]
+
+
+def test_a_checkpoint_that_a_fold_removed_is_an_error_and_not_an_empty_state(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "h.db"
+    with HandoffSaver.from_conn_string(path) as saver:
+        graph = build(5).compile(checkpointer=saver)
+        graph.invoke(request(), config())
+        early = graph.get_state(config()).config
+        build(25).compile(checkpointer=saver).invoke({"messages": [HumanMessage("on")]}, config())
+    with HandoffSaver.from_conn_string(path) as saver:
+        graph = build(5).compile(checkpointer=saver)
+        step = {"messages": [HumanMessage("from there")]}
+        with pytest.raises(CheckpointRemoved, match="folded away") as caught:
+            graph.invoke(step, early)
+        assert caught.value.thread == "t"
+        never = {**config()["configurable"], "checkpoint_id": str(uuid6(1)), "checkpoint_ns": ""}
+        assert saver.get_tuple({"configurable": never}) is None  # newer than all: just unknown
 
 
 def test_p4_a_failing_fold_stores_the_checkpoint_unfolded(tmp_path: Path) -> None:
