@@ -70,7 +70,10 @@ def open_readonly(path: str | Path) -> sqlite3.Connection:
     if not Path(path).is_file():
         raise NotAHandoffDatabase(name, "no such file. Name the database with --db or HANDOFF_DB")
     try:
-        conn = sqlite3.connect(f"file:{quote(str(Path(path).absolute()))}?mode=ro", uri=True)
+        # Without a WAL beside it nobody has the file open, so it needs no files to read it.
+        at_rest = not Path(f"{name}-wal").exists()
+        query = "mode=ro&immutable=1" if at_rest else "mode=ro"
+        conn = sqlite3.connect(f"file:{quote(str(Path(path).absolute()))}?{query}", uri=True)
         tables = {row[0] for row in conn.execute("SELECT name FROM sqlite_master")}
     except sqlite3.DatabaseError as error:
         raise NotAHandoffDatabase(name, f"not readable as a SQLite database ({error})") from error

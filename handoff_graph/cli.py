@@ -66,7 +66,7 @@ def list_threads(db: str, as_json: bool) -> None:
       handoff list --db handoff.db
     """
     with _database(db) as conn:
-        rows = [_row(thread) for thread in catalog.threads(conn)]
+        rows = [_row(thread, db) for thread in catalog.threads(conn)]
     if as_json:
         _print_json("list", rows)
     elif not rows:
@@ -122,9 +122,9 @@ def resume(thread: str, db: str, as_json: bool) -> None:
     """
     with _database(db) as conn:
         found = catalog.thread(conn, thread)
-    standing = ledger_standing(found)
+    standing = ledger_standing(found, db)
     if as_json:
-        _print_json("resume", _resume_data(found, standing))
+        _print_json("resume", _resume_data(found, standing, db))
     else:
         for line in _resume_lines(found, standing):
             click.echo(line)
@@ -157,7 +157,7 @@ def log(thread: str, db: str, as_json: bool) -> None:
 # -- what the verbs say ------------------------------------------------------------------------
 
 
-def _row(thread: catalog.Thread) -> dict[str, Any]:
+def _row(thread: catalog.Thread, db: str) -> dict[str, Any]:
     return {
         "thread": thread.thread_id,
         "status": thread.status,
@@ -165,16 +165,16 @@ def _row(thread: catalog.Thread) -> dict[str, Any]:
         "age": _age(thread.newest_checkpoint),
         "owner": thread.owner,
         "title": thread.title,
-        "ledger": ledger_standing(thread).word,
+        "ledger": ledger_standing(thread, db).word,
         "ledger_error": thread.ledger_error,
         "checkpoint": thread.newest_checkpoint,
     }
 
 
-def _resume_data(found: catalog.Thread, standing: Standing) -> dict[str, Any]:
+def _resume_data(found: catalog.Thread, standing: Standing, db: str) -> dict[str, Any]:
     state = found.state or {}
     return {
-        **_row(found),
+        **_row(found, db),
         "ledger_path": found.ledger,
         "ready": found.state is not None,
         "constraints": [item["text"] for item in state.get("constraints", ())],

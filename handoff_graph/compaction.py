@@ -19,7 +19,7 @@ from langgraph.types import Overwrite, Send
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.fold import Fold, Policy, complete, due, prepare
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
-from handoff_graph.task import is_task_state
+from handoff_graph.task import is_task_state, upcast
 from handoff_graph.transcript import (
     briefing_message,
     invalid_reason,
@@ -264,6 +264,7 @@ def task_channel(values: Mapping[str, Any]) -> str | None:
 
 def guarded(before: Mapping[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
     """The task state a graph hands in, with any recorded constraint it has lost put back."""
+    state = upcast(state)  # a graph may have overwritten the channel with less than a state
     held = {item["text"] for item in state["constraints"]}
     lost = [item for item in (before or {}).get("constraints", ()) if item["text"] not in held]
     return {**state, "constraints": [*lost, *state["constraints"]]} if lost else state

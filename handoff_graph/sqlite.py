@@ -20,6 +20,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from handoff_graph import journal
+from handoff_graph.errors import NotAHandoffDatabase
 
 __all__ = ["SqliteStore", "connect"]
 
@@ -30,9 +31,18 @@ BUSY_TIMEOUT = 30.0
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open a database file, or `:memory:`, for use from any thread."""
-    conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
-    conn.execute("PRAGMA journal_mode=WAL")
+    """Open a database file, or `:memory:`, for use from any thread.
+
+    Raises:
+        NotAHandoffDatabase: the folder is missing, or the file is something else.
+    """
+    try:
+        conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
+        conn.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.DatabaseError as error:
+        raise NotAHandoffDatabase(
+            path, f"cannot be opened as a SQLite database: {error}"
+        ) from error
     return conn
 
 

@@ -19,12 +19,13 @@ class Standing(NamedTuple):
     out_of_step: bool
 
 
-def ledger_standing(thread: Thread) -> Standing:
+def ledger_standing(thread: Thread, database: str | Path = "") -> Standing:
     """Compare the ledger that was last exported for a thread with the thread's head.
 
     Args:
-        thread: the thread; its ledger is looked for where it was exported to, seen from the
-            current folder if that path was relative.
+        thread: the thread. A ledger with a relative path is looked for in the current folder,
+            then beside the database: the agent may run in another folder than the reader.
+        database: the database's file.
 
     Returns:
         A word for a table, a sentence for a person, and whether somebody should look.
@@ -33,16 +34,19 @@ def ledger_standing(thread: Thread) -> Standing:
         return Standing("none", "no ledger is kept for this thread", False)
     if thread.ledger_error:
         return Standing("failed", f"ledger not written: {thread.ledger_error}", True)
+    path = Path(thread.ledger)
+    if not path.exists() and not path.is_absolute():
+        path = Path(database).parent / path
     try:
-        front = read_front_matter(Path(thread.ledger).read_text("utf-8", "replace"))
+        front = read_front_matter(path.read_text("utf-8", "replace"))
     except OSError as error:
         reason = error.strerror or str(error)
-        return Standing("missing", f"ledger {thread.ledger} is not readable: {reason}", True)
+        return Standing("missing", f"ledger {path} is not readable: {reason}", True)
     if front is None or front.revision is None:
-        return Standing("unreadable", f"{thread.ledger} has no front matter of a ledger", True)
+        return Standing("unreadable", f"{path} has no front matter of a ledger", True)
     if front.thread != thread.thread_id:
-        return Standing("foreign", f"{thread.ledger} belongs to thread {front.thread!r}", True)
-    at = f"reading {thread.ledger} (revision {front.revision}"
+        return Standing("foreign", f"{path} belongs to thread {front.thread!r}", True)
+    at = f"reading {path} (revision {front.revision}"
     if not front.intact:
         return Standing("edited", f"{at}, edited by hand since its export)", True)
     if front.revision < thread.revision:

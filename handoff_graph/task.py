@@ -12,6 +12,7 @@ do not compete at all, they accumulate: `merge` has no path that drops one.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -54,6 +55,9 @@ __all__ = [
 ]
 
 
+_FIELDS = frozenset(TaskUpdate.__annotations__) | frozenset(TaskState.__annotations__)
+
+
 def content(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state without its revision: what decides whether a new revision is due."""
     return {key: value for key, value in state.items() if key != "revision"}
@@ -78,6 +82,10 @@ def task_update(*, at: str | None = None, by: str = "", **fields: Any) -> TaskUp
         >>> merge({}, update)["constraints"][0]["text"]
         'Do not touch prod.'
     """
+    for name in fields:
+        near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=0.8)
+        if name not in _FIELDS and near:
+            raise InvalidTask(name, f"a field; did you mean {near[0]!r}?", fields[name])
     update = {**fields, "at": at or utc_now(), "by": by}
     _apply(blank_state(), update, check_moves=False)
     return cast(TaskUpdate, update)

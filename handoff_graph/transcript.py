@@ -60,8 +60,7 @@ def is_transcript(value: object) -> TypeGuard[list[BaseMessage]]:
 def briefing_message(text: str, *, revision: int, id: str) -> SystemMessage:
     """The message that stands for everything folded so far.
 
-    A system message, because it is no person's order and must not be answered as one; leading
-    system messages are accepted, and merged, by every provider's client.
+    A system message, because it is no person's order and must not be answered as one.
     """
     return SystemMessage(text, id=id, additional_kwargs={BRIEFING: {"revision": revision}})
 

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -143,6 +144,18 @@ def test_errors_are_one_line_with_what_to_do(folder: Path, tmp_path: Path) -> No
 def test_the_database_is_named_by_the_environment_too(folder: Path, tmp_path: Path) -> None:
     done = handoff("list", cwd=tmp_path, HANDOFF_DB=str(folder / "handoff.db"))
     assert "migration-west" in done.stdout
+    assert "\tin step\t" in done.stdout  # the ledger's path is relative to the agent's folder
+
+
+def test_a_database_in_a_folder_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+    """As root nothing is unwritable, so the journal mode has to show it: WAL needs files."""
+    copy = tmp_path / "ro"
+    copy.mkdir()
+    shutil.copy(folder / "handoff.db", copy / "handoff.db")
+    before = sorted(path.name for path in copy.iterdir())
+    done = handoff("list", "--db", str(copy / "handoff.db"), cwd=tmp_path)
+    assert "migration-west" in done.stdout
+    assert sorted(path.name for path in copy.iterdir()) == before
 
 
 def test_a_ledger_out_of_step_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:

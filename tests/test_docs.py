@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 from agents import build, config
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
 
 import handoff_graph
 from handoff_graph.cli import cli
@@ -42,9 +45,18 @@ def test_readme_code_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ran += 1
     assert ran >= 5
     assert (tmp_path / "ledger" / "migration.md").exists()
-    update = space["ask_for_review"]("users", "call-1").update
-    assert handoff_graph.merge({}, update["task"])["blocked"][0]["needs"] == "a person's review"
-    space["builder"].compile()
+    asked = {"name": "ask_for_review", "args": {"table": "users"}, "id": "call-1"}
+    (command,) = _in_a_graph(ToolNode([space["ask_for_review"]]), asked)
+    task = handoff_graph.merge({}, command["task"])
+    assert task["blocked"][0]["needs"] == "a person's review"
+
+
+def _in_a_graph(node: ToolNode, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    builder = StateGraph(handoff_graph.HandoffState)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    start = {"messages": [AIMessage("", tool_calls=[asked])]}
+    return [builder.compile().invoke(start)]
 
 
 def test_adding_it_takes_at_most_five_lines() -> None:

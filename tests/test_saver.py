@@ -35,6 +35,7 @@ from handoff_graph import (
     CheckpointRemoved,
     HandoffSaver,
     HandoffWarning,
+    NotAHandoffDatabase,
     add_handoff,
     catalog,
     journal,
@@ -544,7 +545,7 @@ def test_p4_an_error_in_the_transaction_rolls_all_of_it_back(tmp_path: Path) -> 
 
 def test_p3_a_constraint_that_a_graph_overwrites_is_put_back(tmp_path: Path) -> None:
     def drop(state: Any) -> Any:
-        return {"task": {**state["task"], "constraints": []}}
+        return {"task": {"handoff_task": 1, "title": "less than a state"}}
 
     class State(TypedDict):
         task: Annotated[dict[str, Any], lambda old, new: new]
@@ -635,6 +636,14 @@ def test_other_savers_are_refused_with_a_reason() -> None:
 
     with pytest.raises(TypeError, match="wraps a SqliteSaver, not InMemorySaver"):
         HandoffSaver(InMemorySaver())  # type: ignore[arg-type]
+
+
+def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    text = tmp_path / "text.db"
+    text.write_text("no database " * 500)
+    for path in (tmp_path / "no" / "h.db", text):
+        with pytest.raises(NotAHandoffDatabase, match=path.name):
+            HandoffSaver.from_conn_string(path)
 
 
 def test_listing_can_be_interleaved_with_other_calls(tmp_path: Path) -> None:

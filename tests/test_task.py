@@ -203,6 +203,11 @@ def test_invalid_input_names_the_field(update: dict[str, Any], field: str) -> No
     assert field in str(caught.value)
 
 
+def test_a_misspelt_field_is_refused_before_a_constraint_is_lost_in_it() -> None:
+    with pytest.raises(InvalidTask, match="did you mean 'constraints'"):
+        task_update(constraint=["Never deploy."])
+
+
 def test_not_an_object_is_refused() -> None:
     with pytest.raises(InvalidTask):
         merge({}, ["done"])  # type: ignore[arg-type]
