@@ -59,8 +59,8 @@ EVERY = 3  # tool calls between two folds
 PATIENCE = 60  # seconds until a process that hangs is ended
 MAX_KILLS = 200  # more than any conversation needs: a resume that gets nowhere meets it
 
-LONG, WINDOW = 400, 60  # longer texts are probed for leaks, by pieces of this length
-QUOTE = 240  # the task state may quote so much of a message's beginning,
+LONG, WINDOW = 500, 60  # longer texts are probed for leaks, by pieces of this length
+QUOTE = 400  # the task state may quote so much of a message's beginning,
 EVIDENCE = 80 + 60 + 10  # and of a call, its result's first line, and the words in between
 QUOTING = ("constraints", "notes", "done", "in_progress", "artifacts")
 ALL_RULES = "Follow the system policy: "  # a constraint that stands for a long system message

@@ -318,9 +318,9 @@ def test_P1_every_value_of_every_table_is_read(replay: ModuleType) -> None:
 
 
 def test_P1_a_long_quote_is_named(replay: ModuleType) -> None:
-    short = {"done": [{"text": "x" * 150}], "notes": [{"text": "x" * 240}], "next_action": "x"}
+    short = {"done": [{"text": "x" * 150}], "notes": [{"text": "x" * 400}], "next_action": "x"}
     assert replay.quote_problem(short) is None
-    for name, value in (("done", 151), ("in_progress", 151), ("notes", 241)):
+    for name, value in (("done", 151), ("in_progress", 151), ("notes", 401)):
         problem = replay.quote_problem({**short, name: [{"text": "x" * value}]})
         assert problem == f"{name} quotes {value} characters"
     assert replay.quote_problem({"next_action": "x" * 300}) == "next_action quotes 300 characters"
