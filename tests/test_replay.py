@@ -323,7 +323,7 @@ def test_P1_a_long_quote_is_named(replay: ModuleType) -> None:
     for name, value in (("done", 151), ("in_progress", 151), ("notes", 401)):
         problem = replay.quote_problem({**short, name: [{"text": "x" * value}]})
         assert problem == f"{name} quotes {value} characters"
-    assert replay.quote_problem({"next_action": "x" * 300}) == "next_action quotes 300 characters"
+    assert replay.quote_problem({"next_action": "x" * 500}) == "next_action quotes 500 characters"
 
 
 def test_P3_a_lost_or_invented_constraint_is_named(replay: ModuleType) -> None:
