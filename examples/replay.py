@@ -50,7 +50,7 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from handoff_graph import HandoffSaver, LedgerExporter, add_handoff, journal
+from handoff_graph import HandoffSaver, LedgerExporter, add_handoff, catalog, journal
 from handoff_graph.transcript import invalid_reason, is_briefing
 
 TRANSCRIPTS = Path(__file__).resolve().parents[2] / "shared" / "transcripts"
@@ -417,8 +417,10 @@ def final_problem(run: Run) -> str | None:
     thread, calls = run.conversation.id, run.conversation.calls
     with closing(sqlite3.connect(run.database)) as conn:
         numbers = conn.execute("SELECT revision FROM handoff_journal ORDER BY revision").fetchall()
-        revisions = [journal.state_at(conn, thread, "", number) or {} for (number,) in numbers]
-        head = journal.head(conn, thread)
+        revisions = [
+            catalog.ask(conn, journal.state_at(thread, "", number)) or {} for (number,) in numbers
+        ]
+        head = catalog.ask(conn, journal.head(thread))
     done = len(head.state["done"]) if head else 0
     rolled_up = head.state["rolled_up"].get("done", {}).get("count", 0) if head else 0
     if calls >= 2 * EVERY and not done + rolled_up:

@@ -18,26 +18,31 @@ if TYPE_CHECKING:
     from handoff_graph.errors import (
         CannotWire,
         CheckpointRemoved,
+        EmptyThreadId,
         HandoffError,
         HandoffWarning,
         InvalidTask,
         LedgerError,
         MissingChannel,
         NotAHandoffDatabase,
+        StorageError,
+        ThreadDeleted,
+        ThreadExists,
         UnknownThread,
         UnsupportedSchema,
     )
     from handoff_graph.export import LedgerExporter
-    from handoff_graph.mirror import Saved
     from handoff_graph.nodes import HandoffState, LedgerExportNode, SummarizerNode
     from handoff_graph.saver import HandoffSaver
     from handoff_graph.summarize import Folding, HeuristicSummarizer, Summarizer
+    from handoff_graph.superstep import Saved
     from handoff_graph.task import TaskState, TaskUpdate, merge, task_update
     from handoff_graph.wiring import add_handoff
 
 __all__ = [
     "CannotWire",
     "CheckpointRemoved",
+    "EmptyThreadId",
     "Folding",
     "HandoffError",
     "HandoffSaver",
@@ -51,10 +56,13 @@ __all__ = [
     "MissingChannel",
     "NotAHandoffDatabase",
     "Saved",
+    "StorageError",
     "Summarizer",
     "SummarizerNode",
     "TaskState",
     "TaskUpdate",
+    "ThreadDeleted",
+    "ThreadExists",
     "UnknownThread",
     "UnsupportedSchema",
     "add_handoff",
@@ -72,20 +80,24 @@ _HOMES = {
     "errors": (
         "CannotWire",
         "CheckpointRemoved",
+        "EmptyThreadId",
         "HandoffError",
         "HandoffWarning",
         "InvalidTask",
         "LedgerError",
         "MissingChannel",
         "NotAHandoffDatabase",
+        "StorageError",
+        "ThreadDeleted",
+        "ThreadExists",
         "UnknownThread",
         "UnsupportedSchema",
     ),
     "export": ("LedgerExporter",),
-    "mirror": ("Saved",),
     "nodes": ("HandoffState", "LedgerExportNode", "SummarizerNode"),
     "saver": ("HandoffSaver",),
     "summarize": ("Folding", "HeuristicSummarizer", "Summarizer"),
+    "superstep": ("Saved",),
     "task": ("TaskState", "TaskUpdate", "merge", "task_update"),
     "wiring": ("add_handoff",),
 }

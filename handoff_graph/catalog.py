@@ -11,14 +11,17 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from handoff_graph.errors import NotAHandoffDatabase, UnknownThread
 from handoff_graph.journal import check_version
 from handoff_graph.schema import upcast
+from handoff_graph.steps import Query, Step, Steps, drive
 
-__all__ = ["Revision", "Thread", "open_readonly", "revisions", "thread", "threads"]
+__all__ = ["Revision", "Thread", "ask", "open_readonly", "revisions", "thread", "threads"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,18 @@ def open_readonly(path: str | Path) -> sqlite3.Connection:
         conn.close()
         raise NotAHandoffDatabase(name, "a SQLite database, but without checkpoints of LangGraph")
     if "handoff_meta" in tables:
-        check_version(conn)
+        ask(conn, check_version())
     return conn
+
+
+def ask(conn: sqlite3.Connection, steps: Steps[T]) -> T:
+    """Run an operation that only reads, such as those of the journal, on a connection."""
+
+    def rows(step: Step) -> Any:
+        assert isinstance(step, Query)
+        return conn.execute(*step).fetchall()
+
+    return drive(steps, rows)
 
 
 def threads(conn: sqlite3.Connection) -> Iterator[Thread]:

@@ -14,12 +14,12 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.types import Overwrite, Send
 
+from handoff_graph.channels import is_in_flight, task_channel, transcripts_in, with_transcripts
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.fold import Fold, Policy, complete, due, prepare
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
-from handoff_graph.task import is_task_state, upcast
+from handoff_graph.task import upcast
 from handoff_graph.transcript import (
     briefing_message,
     invalid_reason,
@@ -35,12 +35,12 @@ __all__ = [
     "compact",
     "compact_nested",
     "compacted",
+    "compacted_write",
     "fold_channels",
     "folds_landed",
     "guarded",
     "owned_by",
     "recover",
-    "task_channel",
     "with_revision",
     "without_unlisted",
 ]
@@ -106,30 +106,16 @@ def _is_loaded(messages: Sequence[BaseMessage], channel: Channel) -> bool:
 
 
 def compact_nested(value: Any, channels: Mapping[str, Channel]) -> Any:
-    """Compact the transcripts inside a value: in a dict, a list, a `Send` or an `Overwrite`.
+    """Compact the transcripts inside a value; the very same object if nothing was folded."""
 
-    Returns the very same object where nothing in it was folded.
-    """
-    if is_transcript(value):
-        keys = set(message_keys(value))
+    def change(messages: list[BaseMessage]) -> list[BaseMessage]:
+        keys = set(message_keys(messages))
         for channel in channels.values():
             if keys & channel.folded:
-                return compact(value, channel)
-        return value
-    if isinstance(value, Send):
-        arg = compact_nested(value.arg, channels)
-        return value if arg is value.arg else Send(value.node, arg)
-    if isinstance(value, Overwrite):
-        inner = compact_nested(value.value, channels)
-        return value if inner is value.value else Overwrite(inner)
-    if type(value) is dict:
-        changed = {key: compact_nested(inner, channels) for key, inner in value.items()}
-        return changed if any(changed[key] is not value[key] for key in value) else value
-    if type(value) is list or type(value) is tuple:
-        parts = [compact_nested(inner, channels) for inner in value]
-        same = all(new is old for new, old in zip(parts, value, strict=True))
-        return value if same else type(value)(parts)
-    return value
+                return compact(messages, channel)
+        return messages
+
+    return with_transcripts(value, change)
 
 
 def fold_channels(
@@ -138,6 +124,8 @@ def fold_channels(
     policy: Policy,
     summarizer: Summarizer,
     now: Callable[[], str],
+    *,
+    rebuilt: bool = False,
 ) -> Head:
     """Fold every transcript that is due, for a graph that does not fold by itself.
 
@@ -147,6 +135,8 @@ def fold_channels(
         policy: when to fold.
         summarizer: makes the update of the folded messages.
         now: gives the stamp of a fold; called only if there is one.
+        rebuilt: the transcripts come from the database, where earlier folds are in effect;
+            a running graph may still hold what those folded.
 
     Returns:
         The task as of this checkpoint; the very same `head` if nothing was due.
@@ -164,16 +154,18 @@ def fold_channels(
         summary = summarizer(state, folding)
         briefing_id = f"handoff-briefing-{name}"
         done = complete(state, folding, summary, policy, briefing_id, captured)
-        head = _after_fold(head, name, messages, done)
+        head = _after_fold(head, name, messages, done, rebuilt)
     return head
 
 
-def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fold) -> Head:
+def _after_fold(
+    head: Head, name: str, messages: Sequence[BaseMessage], fold: Fold, rebuilt: bool
+) -> Head:
     before = head.channels.get(name)
     gone = {id(m) for m in fold.folding.folded}
     pairs = list(zip(messages, message_keys(messages), strict=True))
     folded = {key for m, key in pairs if id(m) in gone}
-    if before is not None and not _is_loaded(messages, before):
+    if before is not None and (rebuilt or not _is_loaded(messages, before)):
         folded |= before.folded
     kept = tuple(
         (index, key)
@@ -184,7 +176,8 @@ def _after_fold(head: Head, name: str, messages: Sequence[BaseMessage], fold: Fo
         key: replace(c, briefing=fold.briefing.model_copy(update={"id": c.briefing.id}))
         for key, c in head.channels.items()
     }
-    scanned = len(messages) if kept and kept[-1][0] == len(messages) - 1 else 0
+    known = not rebuilt and bool(kept) and kept[-1][0] == len(messages) - 1
+    scanned = len(messages) if known else 0
     channels[name] = Channel(fold.briefing, frozenset(folded), scanned, kept)
     return Head(fold.state, channels)
 
@@ -243,9 +236,7 @@ def recover(
         and is not stored itself, was folded.
     """
     channels: dict[str, Channel] = {}
-    for name, messages in stored.items():
-        if not is_transcript(messages):
-            continue
+    for name, messages in transcripts_in(stored).items():
         briefing = next((m for m in messages if is_briefing(m)), None)
         if not isinstance(briefing, SystemMessage):
             continue
@@ -255,11 +246,6 @@ def recover(
         last = max((i for i, key in enumerate(keys) if key in kept), default=-1)
         channels[name] = Channel(briefing, frozenset(k for k in keys[:last] if k not in kept))
     return Head(state, channels)
-
-
-def task_channel(values: Mapping[str, Any]) -> str | None:
-    """The channel in which the graph keeps its task state, if it has one."""
-    return next((name for name, value in values.items() if is_task_state(value)), None)
 
 
 def guarded(before: Mapping[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
@@ -311,6 +297,13 @@ def _fold_problem(messages: Any) -> str | None:
     return invalid_reason(messages)
 
 
+def compacted_write(name: str, value: Any, head: Head) -> Any:
+    """A task's write as it is stored; the very same object if nothing in it was folded."""
+    if name in head.channels or is_in_flight(name, value):
+        return compact_nested(value, head.channels)
+    return value
+
+
 def compacted(values: Mapping[str, Any], head: Head) -> Mapping[str, Any]:
     """The channel values as they are stored; the same object if nothing is to be changed."""
     channel = task_channel(values)
@@ -320,7 +313,9 @@ def compacted(values: Mapping[str, Any], head: Head) -> Mapping[str, Any]:
     for name, value in values.items() if head.channels else ():
         if name in head.channels and (is_transcript(value) or value == []):
             changed[name] = compact(value, head.channels[name])
-        elif name != channel:
+        elif name in head.channels and isinstance(value, _DeltaSnapshot):
+            changed[name] = _DeltaSnapshot(compact(value.value, head.channels[name]))
+        elif is_in_flight(name, value):
             inner = compact_nested(value, head.channels)
             if inner is not value:
                 changed[name] = inner

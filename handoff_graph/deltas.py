@@ -1,62 +1,61 @@
-"""`DeltaChannel`s: making a checkpoint stand on its own before its ancestors go.
+"""`DeltaChannel`s: reading a transcript on one, and making a checkpoint stand on its own.
 
 A `DeltaChannel` stores nothing in most checkpoints; LangGraph rebuilds its value from the
-ancestors' writes. A transcript on one is therefore written into the checkpoint that a fold
-landed in, as the snapshot LangGraph itself would write there.
+ancestors' writes. Where a fold lands, a transcript on one is therefore written into the
+checkpoint, as the snapshot that LangGraph itself would write there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.types import Overwrite
 
-__all__ = ["stand_alone"]
+from handoff_graph.steps import Inner, Steps
+
+__all__ = ["open_deltas", "rebuilt", "with_snapshots"]
 
 
-def stand_alone(
-    inner: SqliteSaver,
-    config: RunnableConfig,
-    stored: Checkpoint,
-    metadata: CheckpointMetadata,
-    at: RunnableConfig,
-) -> bool:
-    """Store full values for the delta channels that a checkpoint leaves to its ancestors.
-
-    Call inside the transaction that stored the checkpoint.
+def open_deltas(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> list[str]:
+    """The delta channels whose values a checkpoint leaves to its ancestors.
 
     Args:
-        inner: the saver of the checkpoint.
-        config: what `put` was called with: names the parent.
-        stored: the checkpoint as stored.
+        checkpoint: the checkpoint.
         metadata: its metadata, where LangGraph counts the writes to each delta channel.
-        at: what `put` returned: names the checkpoint.
-
-    Returns:
-        Whether it stands alone now. False where a delta channel holds something other than
-        messages, whose reducer is not known here: then its ancestors must stay.
     """
     counters = metadata.get("counters_since_delta_snapshot") or {}
-    values = stored["channel_values"]
-    names = [n for n in counters if n in stored["channel_versions"] and n not in values]
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    return [name for name in counters if name in versions and name not in values]
+
+
+def rebuilt(at: RunnableConfig, names: Sequence[str]) -> Steps[dict[str, list[BaseMessage]]]:
+    """The transcripts among these delta channels, as of a stored checkpoint.
+
+    One that holds something other than messages is left out: its reducer is not known here.
+    """
     if not names:
-        return True
-    histories = inner.get_delta_channel_history(config=at, channels=names)
-    rebuilt = {name: _transcript(histories[name]) for name in names}
-    snapshots = {n: _DeltaSnapshot(value) for n, value in rebuilt.items() if value is not None}
-    if len(snapshots) < len(names):
-        return False
-    rest = {name: count for name, count in counters.items() if name not in snapshots}
+        return {}
+    found = yield Inner("get_delta_channel_history", (), {"config": at, "channels": names})
+    values = {name: _transcript(found[name]) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def with_snapshots(
+    stored: Checkpoint, metadata: CheckpointMetadata, transcripts: Mapping[str, list[BaseMessage]]
+) -> tuple[Checkpoint, CheckpointMetadata]:
+    """A checkpoint that holds these delta channels itself, and its metadata."""
+    counters = metadata.get("counters_since_delta_snapshot") or {}
+    rest = {name: count for name, count in counters.items() if name not in transcripts}
+    snapshots = {name: _DeltaSnapshot(value) for name, value in transcripts.items()}
+    whole = {**stored, "channel_values": {**stored["channel_values"], **snapshots}}
     told = {**metadata, "counters_since_delta_snapshot": rest}
-    whole = {**stored, "channel_values": {**values, **snapshots}}
-    inner.put(config, cast(Checkpoint, whole), cast(CheckpointMetadata, told), {})
-    return True
+    return cast(Checkpoint, whole), cast(CheckpointMetadata, told)
 
 
 def _transcript(history: DeltaChannelHistory) -> list[BaseMessage] | None:

@@ -3,6 +3,10 @@
 HandoffError
 ├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
 ├── UnsupportedSchema    stored by a newer version of handoff_graph
+├── StorageError         the database refused or failed; nothing of the operation is stored
+├── EmptyThreadId        a config or call without a thread id (also a ValueError)
+├── ThreadExists         a thread would be overwritten by a copy
+├── ThreadDeleted        a run goes on with a thread that was deleted meanwhile
 ├── CheckpointRemoved    a fold has removed the checkpoint asked for (also a LookupError)
 ├── MissingChannel       a node was put into a graph that lacks the channel it needs
 ├── CannotWire           add_handoff found no place for the nodes
@@ -20,12 +24,16 @@ from collections.abc import Sequence
 __all__ = [
     "CannotWire",
     "CheckpointRemoved",
+    "EmptyThreadId",
     "HandoffError",
     "HandoffWarning",
     "InvalidTask",
     "LedgerError",
     "MissingChannel",
     "NotAHandoffDatabase",
+    "StorageError",
+    "ThreadDeleted",
+    "ThreadExists",
     "UnknownThread",
     "UnsupportedSchema",
 ]
@@ -68,6 +76,68 @@ class UnsupportedSchema(HandoffError):
         super().__init__(
             f"{what} has schema version {found!r}; this handoff_graph reads up to "
             f"{supported}. Upgrade handoff-graph to read it; nothing was changed."
+        )
+
+
+class StorageError(HandoffError):
+    """The database refused or failed; the transaction was rolled back whole.
+
+    Attributes:
+        thread: the thread of the operation, or `""`.
+        reason: what the database said.
+    """
+
+    def __init__(self, thread: str, reason: str, hint: str = "") -> None:
+        self.thread, self.reason = thread, reason
+        about = f"thread {thread!r}: " if thread else ""
+        super().__init__(
+            f"{about}the database failed: {reason}. Nothing of this step was stored, what was "
+            f"there before is unchanged.{' ' + hint if hint else ''}"
+        )
+
+
+class EmptyThreadId(HandoffError, ValueError):
+    """No thread id where one is needed.
+
+    Attributes:
+        found: what stood in its place.
+    """
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+        super().__init__(
+            f"thread_id: expected a name such as 'migration-postgres-west', found {found!r}. "
+            'Pass {"configurable": {"thread_id": ...}}.'
+        )
+
+
+class ThreadExists(HandoffError):
+    """A copy would overwrite a thread.
+
+    Attributes:
+        thread: its thread id.
+    """
+
+    def __init__(self, thread: str) -> None:
+        self.thread = thread
+        super().__init__(
+            f"thread {thread!r} exists already; nothing was copied. Choose another id, or "
+            "delete it first."
+        )
+
+
+class ThreadDeleted(HandoffError):
+    """A run goes on with a thread that has been deleted meanwhile.
+
+    Attributes:
+        thread: its thread id.
+    """
+
+    def __init__(self, thread: str) -> None:
+        self.thread = thread
+        super().__init__(
+            f"thread {thread!r} was deleted while a run was under way: its step is not stored, "
+            "so that the thread stays deleted. A new run may use the id again."
         )
 
 

@@ -49,6 +49,10 @@ class LedgerExporter:
         """The ledger file of a thread, whether it exists or not."""
         return self.folder / ledger_name(thread)
 
+    def remove(self, thread: str) -> None:
+        """Delete the thread's ledger, if there is one. What was put aside in `kept` stays."""
+        self.path(thread).unlink(missing_ok=True)
+
     def read(self, thread: str) -> FrontMatter | None:
         """What the thread's ledger says of itself; None if there is none to be read."""
         try:

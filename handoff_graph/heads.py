@@ -3,96 +3,135 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping
+from threading import Lock
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 
 from handoff_graph import journal
-from handoff_graph.compaction import Head, recover, task_channel
-from handoff_graph.sqlite import SqliteStore
-from handoff_graph.transcript import briefing_revision, is_transcript
+from handoff_graph.channels import task_channel, transcripts_in
+from handoff_graph.compaction import Head, recover
+from handoff_graph.deltas import open_deltas, rebuilt
+from handoff_graph.journal import Codec
+from handoff_graph.milestones import MILESTONE, restored
+from handoff_graph.retention import Address, thread_name
+from handoff_graph.steps import Inner, Steps
+from handoff_graph.transcript import briefing_revision
 
-__all__ = ["Address", "Heads", "address"]
+__all__ = ["Heads", "address", "head_of", "read_checkpoint", "whole"]
 
 _HEADS = 1024  # checkpoints whose task is held in memory; any other is read back when needed
 _RETIRED = 20_000  # removed checkpoints for which a late write is still recognised
 
-
-class Address(NamedTuple):
-    """Where a checkpoint is: empty `checkpoint_id` means the newest, or none yet."""
-
-    thread_id: str
-    ns: str
-    checkpoint_id: str
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def address(config: RunnableConfig) -> Address:
-    """The address that a LangGraph config names."""
+    """The address that a LangGraph config names.
+
+    Raises:
+        EmptyThreadId: it names no thread.
+    """
     where = config["configurable"]
-    return Address(
-        str(where["thread_id"]), where.get("checkpoint_ns", ""), where.get("checkpoint_id") or ""
-    )
+    thread_id = thread_name(where.get("thread_id"))
+    return Address(thread_id, where.get("checkpoint_ns", ""), where.get("checkpoint_id") or "")
+
+
+def read_checkpoint(config: RunnableConfig, codec: Codec) -> Steps[CheckpointTuple | None]:
+    """Read a checkpoint; in a milestone the task and the briefing are put back."""
+    saved: CheckpointTuple | None = yield Inner("get_tuple", (config,))
+    return (yield from whole(saved, codec)) if saved is not None else None
+
+
+def whole(saved: CheckpointTuple, codec: Codec) -> Steps[CheckpointTuple]:
+    """A checkpoint as it was before it became a milestone, if it is one."""
+    mark = saved.metadata.get(MILESTONE)
+    if not isinstance(mark, dict):
+        return saved
+    at = address(saved.config)
+    state = yield from journal.state_at(at.thread_id, at.ns, mark["revision"], codec)
+    values = restored(saved.checkpoint["channel_values"], mark, state)
+    return saved._replace(checkpoint={**saved.checkpoint, "channel_values": values})
+
+
+def head_of(saved: CheckpointTuple, incoming: Mapping[str, Any], codec: Codec) -> Steps[Head]:
+    """The head of a stored checkpoint.
+
+    Args:
+        saved: the checkpoint.
+        incoming: the channel values that a run going on from it now stores.
+        codec: the journal's.
+    """
+    at = address(saved.config)
+    values = saved.checkpoint["channel_values"]
+    channel = task_channel(values)
+    if channel is not None:
+        return Head(values[channel])
+    names = open_deltas(saved.checkpoint, saved.metadata)
+    values = {**values, **(yield from rebuilt(saved.config, names))}
+    messages = [m for found in transcripts_in(values).values() for m in found]
+    revision = briefing_revision(messages)
+    state = None
+    if revision is not None:
+        state = yield from journal.state_at(at.thread_id, at.ns, revision, codec)
+    return recover(values, incoming, state)
 
 
 class Heads:
-    """The `Head` of each checkpoint that this process wrote lately; others are read back.
+    """The `Head` of each checkpoint that this process wrote lately, and what it removed.
 
-    Its methods are called under the store's lock.
+    Safe to use from several threads.
     """
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._heads: OrderedDict[Address, Head] = OrderedDict()
         self._retired: OrderedDict[Address, None] = OrderedDict()
+        self._sessions: OrderedDict[str, None] = OrderedDict()
 
     def known(self, at: Address) -> Head | None:
         """The head of a checkpoint, if it is in memory."""
-        return self._heads.get(at)
-
-    def load(self, store: SqliteStore, config: RunnableConfig, incoming: Mapping[str, Any]) -> Head:
-        """The head of a checkpoint.
-
-        Args:
-            store: where to read it back from.
-            config: names the checkpoint; without a checkpoint id there is none yet.
-            incoming: the channel values that a run going on from it now stores.
-        """
-        at = address(config)
-        if not at.checkpoint_id:
-            return Head()
-        known = self._heads.get(at)
-        if known is not None:
-            return known
-        saved = store.saver.get_tuple(config)
-        values = saved.checkpoint["channel_values"] if saved else {}
-        channel = task_channel(values)
-        if channel is not None:
-            return Head(values[channel])
-        messages = [m for value in values.values() if is_transcript(value) for m in value]
-        revision = briefing_revision(messages)
-        state = None
-        if revision is not None:
-            state = journal.state_at(store.conn, at.thread_id, at.ns, revision)
-        return recover(values, incoming, state)
+        with self._lock:
+            return self._heads.get(at)
 
     def remember(self, at: Address, head: Head) -> None:
         """Keep the head of a checkpoint that has just been committed."""
-        self._heads[at] = head
-        while len(self._heads) > _HEADS:
-            self._heads.popitem(last=False)
+        with self._lock:
+            _note(self._heads, at, head, _HEADS)
 
     def retire(self, at: Address) -> None:
         """Note that a fold has removed this checkpoint."""
-        self._heads.pop(at, None)
-        self._retired[at] = None
-        while len(self._retired) > _RETIRED:
-            self._retired.popitem(last=False)
+        with self._lock:
+            self._heads.pop(at, None)
+            _note(self._retired, at, None, _RETIRED)
 
     def is_retired(self, at: Address) -> bool:
         """Whether a fold has removed this checkpoint."""
-        return at in self._retired
+        with self._lock:
+            return at in self._retired
+
+    def has_session(self, thread_id: str) -> bool:
+        """Whether this saver is already at work on a thread."""
+        with self._lock:
+            return thread_id in self._sessions
+
+    def begin_session(self, thread_id: str) -> None:
+        """Note that this saver is at work on a thread."""
+        with self._lock:
+            _note(self._sessions, thread_id, None, _RETIRED)
 
     def forget_thread(self, thread_id: str) -> None:
         """Drop all that is known of a deleted thread."""
-        for at in [at for at in self._heads if at.thread_id == thread_id]:
-            del self._heads[at]
+        with self._lock:
+            self._sessions.pop(thread_id, None)
+            for at in [at for at in self._heads if at.thread_id == thread_id]:
+                del self._heads[at]
+
+
+def _note(memory: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    memory[key] = value
+    while len(memory) > most:
+        memory.popitem(last=False)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from handoff_graph import journal
 from handoff_graph.export import LedgerExporter
-from handoff_graph.sqlite import SqliteStore
+from handoff_graph.journal import Codec
+from handoff_graph.steps import Done, Steps
+from handoff_graph.store import Store
+from handoff_graph.superstep import Saved
 
-__all__ = ["LedgerMirror", "Saved"]
-
-
-@dataclass(frozen=True)
-class Saved:
-    """What a listener is told after a checkpoint with a new revision has been committed."""
-
-    thread_id: str
-    checkpoint_ns: str
-    checkpoint_id: str
-    state: dict[str, Any]
-    at: str
+__all__ = ["LedgerMirror"]
 
 
 class LedgerMirror:
@@ -29,10 +18,12 @@ class LedgerMirror:
     Args:
         store: the database of the journal.
         exporter: writes the files.
+        codec: how the journal's text is stored.
     """
 
-    def __init__(self, store: SqliteStore, exporter: LedgerExporter) -> None:
+    def __init__(self, store: Store, exporter: LedgerExporter, codec: Codec) -> None:
         self._store = store
+        self._codec = codec
         self.exporter = exporter
         self._healed: set[str] = set()
 
@@ -43,21 +34,20 @@ class LedgerMirror:
         result = self.exporter.export(
             saved.state, thread=saved.thread_id, checkpoint=saved.checkpoint_id, at=saved.at
         )
-        with self._store.writing():
-            journal.record_ledger(
-                self._store.conn,
-                saved.thread_id,
-                path=str(result.path),
-                revision=None if result.error else saved.state["revision"],
-                error=result.error,
-            )
+        revision = None if result.error else saved.state["revision"]
+        noted = _noted(saved.thread_id, str(result.path), revision, result.error)
+        self._store.write(saved.thread_id, noted)
 
     def heal(self, thread_id: str) -> None:
         """Bring a ledger in step that an earlier process left behind; once per thread."""
         if thread_id in self._healed:
             return
         self._healed.add(thread_id)
-        with self._store.reading():
-            head = journal.head(self._store.conn, thread_id)
+        head = self._store.read(journal.head(thread_id, self._codec))
         if head is not None and not self.exporter.shows(thread_id, head.state["revision"]):
             self(Saved(thread_id, "", head.checkpoint_id, head.state, head.at))
+
+
+def _noted(thread_id: str, path: str, revision: int | None, error: str | None) -> Steps[Done]:
+    yield from journal.record_ledger(thread_id, path=path, revision=revision, error=error)
+    return Done(None)

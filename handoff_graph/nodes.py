@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
+from handoff_graph.channels import declare_task_key
 from handoff_graph.errors import HandoffWarning, MissingChannel
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Folding, Policy, complete, due, prepare
@@ -92,6 +93,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
                 f"{type(model).__name__}; see handoff_graph.Summarizer"
             )
         self.policy = Policy(every, keep, max_tokens, budget, owner)
+        declare_task_key(task_key)
         self.model = model
         self.task_key = task_key
         self._heuristic = HeuristicSummarizer()

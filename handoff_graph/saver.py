@@ -4,55 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.sqlite import SqliteSaver
 from typing_extensions import Self
 
-from handoff_graph import journal
-from handoff_graph.compaction import (
-    Head,
-    compact_nested,
-    compacted,
-    fold_channels,
-    folds_landed,
-    guarded,
-    owned_by,
-    task_channel,
-    with_revision,
-    without_unlisted,
-)
-from handoff_graph.deltas import stand_alone
-from handoff_graph.errors import CheckpointRemoved, HandoffWarning
+from handoff_graph import reading
+from handoff_graph.backends import open_store, store_around
+from handoff_graph.codec import codec_of
+from handoff_graph.errors import HandoffWarning
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy
-from handoff_graph.heads import Address, Heads, address
-from handoff_graph.mirror import LedgerMirror, Saved
-from handoff_graph.sqlite import SqliteStore, connect
+from handoff_graph.maintenance import ThreadMaintenance
+from handoff_graph.mirror import LedgerMirror
+from handoff_graph.retention import History, check_history
+from handoff_graph.store import Store
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
-from handoff_graph.task import content, utc_now
-from handoff_graph.threaded import ThreadedSaver
-from handoff_graph.transcript import is_transcript
+from handoff_graph.superstep import Saved, Superstep
 
 __all__ = ["HandoffSaver"]
 
 Listener = Callable[[Saved], None]
 
 
-class HandoffSaver(ThreadedSaver):
-    """A drop-in for `SqliteSaver` whose database stays small while the task grows.
+class HandoffSaver(ThreadMaintenance):
+    """A drop-in for `SqliteSaver` or `PostgresSaver` that stays small while the task grows.
 
     With a `SummarizerNode` in the graph, the transcript arrives folded: the saver journals
     each revision of the task state and removes what the fold superseded. On a graph without
@@ -60,7 +49,8 @@ class HandoffSaver(ThreadedSaver):
     it stores exactly what the inner saver would. One object serves `invoke` and `ainvoke`.
 
     Args:
-        inner: the saver that stores the checkpoints.
+        inner: the saver that stores the checkpoints: a `SqliteSaver`, a `PostgresSaver` or an
+            `AsyncPostgresSaver`.
         every: tool calls between two folds, where the saver folds.
         keep: newest exchanges that stay word for word behind a fold of the saver's.
         max_tokens: also fold when a transcript passes this many approximate tokens.
@@ -69,6 +59,8 @@ class HandoffSaver(ThreadedSaver):
             not wait for anything.
         owner: who is working, for the journal and the ledger, such as `agent-session-14`.
         ledger: a folder to mirror each thread into, as a markdown file.
+        history: what a fold leaves of the checkpoints before it: `"milestones"`, one small
+            checkpoint per fold and session; `"latest"`, nothing; `"all"`, everything.
 
     Example:
         >>> saver = HandoffSaver.from_conn_string(":memory:")
@@ -79,7 +71,7 @@ class HandoffSaver(ThreadedSaver):
 
     def __init__(
         self,
-        inner: SqliteSaver,
+        inner: BaseCheckpointSaver[Any],
         *,
         every: int = 10,
         keep: int = 1,
@@ -88,21 +80,29 @@ class HandoffSaver(ThreadedSaver):
         summarizer: Summarizer | None = None,
         owner: str = "",
         ledger: str | Path | LedgerExporter | None = None,
-        _owned: bool = False,
+        history: History = "milestones",
+        _store: Store | None = None,
     ) -> None:
-        if not isinstance(inner, SqliteSaver):
-            raise TypeError(
-                f"HandoffSaver wraps a SqliteSaver, not {type(inner).__name__}. It serves "
-                "ainvoke too, so no AsyncSqliteSaver is needed."
-            )
         super().__init__(serde=inner.serde)
+        if inspect.iscoroutinefunction(summarizer):
+            raise TypeError(
+                "summarizer: expected a plain function, found a coroutine function. The saver "
+                "folds inside put, where nothing may wait; give it to a SummarizerNode instead."
+            )
         self.inner = inner
         self.policy = Policy(every, keep, max_tokens, budget, owner)
-        self.summarizer: Summarizer = summarizer or HeuristicSummarizer()
-        self._store = SqliteStore(inner, owned=_owned)
-        self._heads = Heads()
+        self._store = _store or store_around(inner)
+        self._codec = codec_of(inner.serde)
+        self._superstep = Superstep(
+            self._store.dialect,
+            self.policy,
+            summarizer or HeuristicSummarizer(),
+            check_history(history),
+            inner.serde,
+            self._codec,
+        )
+        self._heads = self._superstep.heads
         self._listeners: list[Listener] = []
-        self._owned = _owned
         if ledger is not None:
             self.export_to(ledger if isinstance(ledger, LedgerExporter) else LedgerExporter(ledger))
 
@@ -110,25 +110,29 @@ class HandoffSaver(ThreadedSaver):
 
     @classmethod
     def from_conn_string(cls, conn_string: str | Path, **options: Any) -> Self:
-        """Open a SQLite file.
+        """Open a database.
 
         Args:
-            conn_string: the path of the file, created if missing, or `:memory:`.
+            conn_string: the path of a SQLite file, created if missing; `:memory:`; or the URL
+                of a PostgreSQL database, `postgresql://...`.
             **options: as for the class.
 
         Returns:
             The saver, which is also a context manager, for `with` and `async with`.
+
+        Raises:
+            NotAHandoffDatabase: nothing of the kind can be opened there.
         """
-        return cls(SqliteSaver(connect(str(conn_string))), _owned=True, **options)
+        inner, store = open_store(str(conn_string))
+        return cls(inner, _store=store, **options)
 
     def setup(self) -> None:
         """Create the tables where they are missing. Called when needed; harmless to repeat."""
         self._store.setup()
 
     def close(self) -> None:
-        """Close the connection, if `from_conn_string` opened it. May be called again."""
-        if self._owned:
-            self.inner.conn.close()
+        """Close what `from_conn_string` opened. May be called again."""
+        self._store.close()
 
     def __enter__(self) -> Self:
         self.setup()
@@ -143,7 +147,7 @@ class HandoffSaver(ThreadedSaver):
         self.close()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.setup)
+        await self._store.asetup()
         return self
 
     async def __aexit__(
@@ -152,14 +156,15 @@ class HandoffSaver(ThreadedSaver):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await asyncio.to_thread(self.close)
+        await self._store.aclose()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A clone whose serializer also accepts these types, over the same database."""
         clone = copy.copy(self)
-        clone._store = copy.copy(self._store)
-        clone._store.saver = cast(SqliteSaver, self._store.saver.with_allowlist(extra_allowlist))
-        clone.serde = clone._store.saver.serde
+        clone._store = self._store.with_allowlist(extra_allowlist)
+        clone.serde = clone._store.serde
+        clone._superstep = copy.copy(self._superstep)
+        clone._superstep.serde = clone.serde
         return clone
 
     # -- listeners -----------------------------------------------------------------------------
@@ -175,13 +180,19 @@ class HandoffSaver(ThreadedSaver):
     def export_to(self, exporter: LedgerExporter) -> None:
         """Mirror every new revision of a root graph's task into a ledger, from now on."""
         if self._mirror is None:
-            self.add_listener(LedgerMirror(self._store, exporter))
+            self.add_listener(LedgerMirror(self._store, exporter, self._codec))
 
     @property
     def _mirror(self) -> LedgerMirror | None:
         return next((lis for lis in self._listeners if isinstance(lis, LedgerMirror)), None)
 
-    def _notify(self, saved: Saved) -> None:
+    def _remove_ledger(self, thread_id: str) -> None:
+        if self._mirror is not None:
+            self._mirror.exporter.remove(thread_id)
+
+    def _notify(self, saved: Saved | None) -> None:
+        if saved is None:
+            return
         for listener in self._listeners:
             try:
                 listener(saved)
@@ -204,12 +215,11 @@ class HandoffSaver(ThreadedSaver):
         Returns:
             The state, or None if the thread has none yet.
         """
-        saved = self.get_tuple(config)
-        if saved is None:
-            return None
-        with self._store.reading():
-            head = self._heads.load(self._store, saved.config, {})
-        return head.state
+        return self._store.read(reading.task_state(config, self._codec))
+
+    async def atask_state(self, config: RunnableConfig) -> dict[str, Any] | None:
+        """`task_state`, without blocking the event loop."""
+        return await self._store.aread(reading.task_state(config, self._codec))
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -224,75 +234,32 @@ class HandoffSaver(ThreadedSaver):
 
         In one transaction: the checkpoint with folded messages replaced by their briefing,
         the journal's row if the task state changed, the removal of what a fold superseded.
+
+        Raises:
+            StorageError: the database failed; nothing was stored.
+            CheckpointRemoved: another run went on and folded the parent checkpoint away.
+            ThreadDeleted: the thread was deleted while this run was under way.
         """
-        at = utc_now()
-        values = checkpoint["channel_values"]
-        here = address(config)._replace(checkpoint_id=checkpoint["id"])
-        gone: list[str] = []
+        where = reading.stored_form(config)
+        steps = self._superstep.put(where, checkpoint, metadata, new_versions)
+        result, saved = self._store.write(where["configurable"]["thread_id"], steps)
+        self._notify(saved)
+        return reading.as_asked(result, config)
 
-        def remember() -> None:
-            self._heads.remember(here, after)
-            for checkpoint_id in gone:
-                self._heads.retire(here._replace(checkpoint_id=checkpoint_id))
-
-        with self._store.writing(on_commit=remember) as inner:
-            before = self._heads.load(self._store, config, values)
-            after, folded = self._advance(before, values)
-            after, unlisted = without_unlisted(owned_by(after, self.policy.owner))
-            after, changed = self._numbered(here, before, after)
-            stored = cast(Checkpoint, {**checkpoint, "channel_values": compacted(values, after)})
-            result = inner.put(config, stored, metadata, new_versions)
-            if after.channels:  # a task's writes may come in before the checkpoint itself
-                self._store.rewrite_writes(
-                    here, lambda value: compact_nested(value, after.channels)
-                )
-            if changed is not None:
-                reason = "fold" if folded else "update"
-                journal.append(
-                    self._store.conn,
-                    *here,
-                    before=before.state,
-                    after=changed,
-                    at=at,
-                    reason=reason,
-                    unlisted=unlisted,
-                )
-            if folded and stand_alone(inner, config, stored, metadata, result):
-                gone += self._store.retire(*here)
-        if changed is not None:
-            self._notify(Saved(*here, changed, at))
-        return result
-
-    def _numbered(
-        self, here: Address, before: Head, after: Head
-    ) -> tuple[Head, dict[str, Any] | None]:
-        """The new head under its revision number, and its state if that is a new revision."""
-        if after.state is None:
-            return after, None
-        if before.state is not None and content(before.state) == content(after.state):
-            return with_revision(after, before.state["revision"]), None
-        number = journal.next_revision(self._store.conn, here.thread_id, here.ns)
-        after = with_revision(after, max(number, after.state["revision"]))
-        return after, after.state
-
-    def _advance(self, before: Head, values: Mapping[str, Any]) -> tuple[Head, bool]:
-        """The task as of the checkpoint in hand, and whether a fold landed in it."""
-        channel = task_channel(values)
-        if channel is not None:
-            state = guarded(before.state, values[channel])
-            return Head(state), folds_landed(before.state, state, values)
-        transcripts = {name: value for name, value in values.items() if is_transcript(value)}
-        try:
-            after = fold_channels(before, transcripts, self.policy, self.summarizer, utc_now)
-        except Exception as error:
-            warnings.warn(
-                f"the fold failed and changed nothing, the checkpoint is stored unfolded: "
-                f"{type(error).__name__}: {error}",
-                HandoffWarning,
-                stacklevel=3,
-            )
-            after = before
-        return after, after is not before
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put`, without blocking the event loop."""
+        where = reading.stored_form(config)
+        steps = self._superstep.put(where, checkpoint, metadata, new_versions)
+        result, saved = await self._store.awrite(where["configurable"]["thread_id"], steps)
+        if saved is not None and self._listeners:
+            await asyncio.to_thread(self._notify, saved)
+        return reading.as_asked(result, config)
 
     def put_writes(
         self,
@@ -306,24 +273,21 @@ class HandoffSaver(ThreadedSaver):
         Background writers can be late: what belongs to a checkpoint that a fold has already
         removed was consumed with it, and is dropped.
         """
-        at = address(config)
-        with self._store.noting() as inner:
-            if self._heads.is_retired(at):
-                return
-            head = self._heads.known(at)
-            if head is not None and head.channels:
-                writes = [(name, compact_nested(value, head.channels)) for name, value in writes]
-            inner.put_writes(config, writes, task_id, task_path)
+        where = reading.stored_form(config)
+        steps = self._superstep.put_writes(where, writes, task_id, task_path)
+        self._store.note(where["configurable"]["thread_id"], steps)
 
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread: its checkpoints, writes and journal. Its ledger file stays."""
-
-        def forget() -> None:
-            self._heads.forget_thread(str(thread_id))
-
-        with self._store.writing(on_commit=forget) as inner:
-            inner.delete_thread(thread_id)
-            self._store.delete_journal(str(thread_id))
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """`put_writes`, without blocking the event loop."""
+        where = reading.stored_form(config)
+        steps = self._superstep.put_writes(where, writes, task_id, task_path)
+        await self._store.anote(where["configurable"]["thread_id"], steps)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -334,14 +298,22 @@ class HandoffSaver(ThreadedSaver):
             CheckpointRemoved: a fold has removed the one it names. To find nothing would have
                 the run start from an empty state.
         """
-        at = address(config)
-        with self._store.reading() as inner:
-            found = inner.get_tuple(config)
-            if found is None and not at.ns and self._store.folded_away(*at):
-                raise CheckpointRemoved(at.thread_id, at.checkpoint_id)
-        if self._mirror is not None and not at.ns:
-            self._mirror.heal(at.thread_id)
+        where = reading.stored_form(config)
+        found = self._store.read(reading.checkpoint(where, self._codec))
+        self._heal(where)
         return found
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple`, without blocking the event loop."""
+        where = reading.stored_form(config)
+        found = await self._store.aread(reading.checkpoint(where, self._codec))
+        if self._mirror is not None:
+            await asyncio.to_thread(self._heal, where)
+        return found
+
+    def _heal(self, where: RunnableConfig) -> None:
+        if self._mirror is not None and not where["configurable"].get("checkpoint_ns"):
+            self._mirror.heal(where["configurable"]["thread_id"])
 
     def list(
         self,
@@ -355,15 +327,38 @@ class HandoffSaver(ThreadedSaver):
 
         Read in pages, so that the saver can be used while the result is consumed.
         """
-        yield from self._store.pages(config, filter=filter, before=before, limit=limit)
+        pages = reading.Pages(config, filter, before, limit, self._codec)
+        while not pages.ended:
+            yield from pages.turned(self._store.read(pages.steps()))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, without blocking the event loop."""
+        pages = reading.Pages(config, filter, before, limit, self._codec)
+        while not pages.ended:
+            for found in pages.turned(await self._store.aread(pages.steps())):
+                yield found
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """The stored value and later writes of `DeltaChannel`s, as the inner saver has them."""
-        with self._store.reading() as inner:
-            return inner.get_delta_channel_history(config=config, channels=channels)
+        where = reading.stored_form(config)
+        return self._store.read(reading.delta_history(where, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history`, without blocking the event loop."""
+        where = reading.stored_form(config)
+        return await self._store.aread(reading.delta_history(where, channels))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The next version of a channel, in the inner saver's form."""
-        return self.inner.get_next_version(current, channel)
+        return self.inner.get_next_version(current, channel)  # type: ignore[no-any-return]

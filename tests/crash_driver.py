@@ -103,7 +103,7 @@ def disagreements(folder: Path) -> list[str]:
     conn = sqlite3.connect(folder / "handoff.db")
     if conn.execute("PRAGMA integrity_check").fetchone() != ("ok",):
         found.append("the database is damaged")
-    head = journal.head(conn, "t")
+    head = catalog.ask(conn, journal.head("t"))
     numbers = [entry.revision for entry in catalog.revisions(conn, "t")]
     stored = newest.checkpoint["channel_values"] if newest else {}
     shown = max((_revision(value) for value in stored.values()), default=0)
@@ -111,7 +111,7 @@ def disagreements(folder: Path) -> list[str]:
         found.append(f"the journal has gaps: {numbers}")
     if (head.state["revision"] if head else 0) != len(numbers):
         found.append("head and journal differ")
-    if head and journal.state_at(conn, "t", "", len(numbers)) != head.state:
+    if head and catalog.ask(conn, journal.state_at("t", "", len(numbers))) != head.state:
         found.append("the journal does not rebuild the head")
     if shown != len(numbers):
         found.append(f"the checkpoint shows revision {shown}, the journal {len(numbers)}")
@@ -148,7 +148,7 @@ def timeless(value: Any) -> Any:
 
 def final_state(folder: Path) -> Any:
     conn = sqlite3.connect(folder / "handoff.db")
-    head = journal.head(conn, "t")
+    head = catalog.ask(conn, journal.head("t"))
     conn.close()
     assert head is not None
     return timeless(head.state)

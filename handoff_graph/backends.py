@@ -1,0 +1,69 @@
+"""Which store goes with which database or inner saver; PostgreSQL's is imported when asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from handoff_graph.errors import NotAHandoffDatabase
+from handoff_graph.sqlite import SqliteStore, connect
+from handoff_graph.store import Store
+
+__all__ = ["is_postgres_url", "open_store", "store_around"]
+
+
+def is_postgres_url(conn_string: str) -> bool:
+    """Whether a connection string names a PostgreSQL database."""
+    return conn_string.startswith(("postgresql://", "postgres://"))
+
+
+def open_store(conn_string: str) -> tuple[BaseCheckpointSaver[Any], Store]:
+    """Open a database: its inner saver, and the store around it.
+
+    Args:
+        conn_string: a path, `:memory:`, or `postgresql://...`.
+
+    Raises:
+        NotAHandoffDatabase: nothing of the kind can be opened there.
+    """
+    if is_postgres_url(conn_string):
+        postgres = _postgres(conn_string)
+        store = postgres.PostgresStore.open(conn_string)
+        return store.inner, store
+    if "://" in conn_string:
+        raise NotAHandoffDatabase(
+            conn_string, "expected the path of a SQLite file or a postgresql:// URL"
+        )
+    saver = SqliteSaver(connect(conn_string))
+    return saver, SqliteStore(saver, owned=True)
+
+
+def store_around(inner: BaseCheckpointSaver[Any]) -> Store:
+    """The store around a saver that the caller has opened.
+
+    Raises:
+        TypeError: it is a saver of some other kind.
+    """
+    if isinstance(inner, SqliteSaver):
+        return SqliteStore(inner)
+    if any(c.__module__.startswith("langgraph.checkpoint.postgres") for c in type(inner).mro()):
+        store: Store = _postgres("").PostgresStore.around(inner)
+        return store
+    raise TypeError(
+        f"HandoffSaver wraps a SqliteSaver, a PostgresSaver or an AsyncPostgresSaver, not "
+        f"{type(inner).__name__}. For SQLite no AsyncSqliteSaver is needed: one SqliteSaver "
+        "serves invoke and ainvoke."
+    )
+
+
+def _postgres(conn_string: str) -> Any:
+    try:
+        from handoff_graph import postgres
+    except ImportError as error:
+        raise NotAHandoffDatabase(
+            conn_string or "PostgreSQL",
+            f"PostgreSQL needs an extra: pip install 'handoff-graph[postgres]' ({error})",
+        ) from error
+    return postgres

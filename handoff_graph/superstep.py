@@ -1,0 +1,313 @@
+"""What one superstep writes: its checkpoint, the journal's row, and what a fold removes.
+
+Operations as steps (see `steps`); the saver hands them to its store, which runs each within
+one transaction.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from handoff_graph import journal
+from handoff_graph.channels import awaits_task, task_channel, transcripts_in
+from handoff_graph.compaction import (
+    Head,
+    compact,
+    compacted,
+    compacted_write,
+    fold_channels,
+    folds_landed,
+    guarded,
+    owned_by,
+    with_revision,
+    without_unlisted,
+)
+from handoff_graph.deltas import open_deltas, rebuilt, with_snapshots
+from handoff_graph.dialect import Dialect
+from handoff_graph.errors import CheckpointRemoved, HandoffWarning, ThreadDeleted
+from handoff_graph.fold import Policy
+from handoff_graph.heads import Heads, address, head_of, read_checkpoint
+from handoff_graph.journal import Codec
+from handoff_graph.milestones import FOLD
+from handoff_graph.retention import Address, History, folded_away, retire
+from handoff_graph.steps import Done, Inner, Many, Query, Steps
+from handoff_graph.summarize import Summarizer
+from handoff_graph.task import content, utc_now
+from handoff_graph.watch import Watches
+
+__all__ = ["Saved", "Superstep"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a listener is told after a checkpoint with a new revision has been committed."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    state: dict[str, Any]
+    at: str
+
+
+class _Put(NamedTuple):
+    """One `put`: where, what, and the stamp of whatever it brings."""
+
+    config: RunnableConfig
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    new_versions: ChannelVersions
+    here: Address
+    at: str
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return self.checkpoint["channel_values"]
+
+
+class Superstep:
+    """The writing half of the saver.
+
+    Args:
+        dialect: the database's.
+        policy: when to fold, where the saver folds.
+        summarizer: makes the update of what the saver folds.
+        history: what a fold leaves of the checkpoints before it.
+        serde: the inner saver's serializer.
+        codec: how the journal's text is stored.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        policy: Policy,
+        summarizer: Summarizer,
+        history: History,
+        serde: SerializerProtocol,
+        codec: Codec,
+    ) -> None:
+        self.dialect = dialect
+        self.policy = policy
+        self.summarizer = summarizer
+        self.history = history
+        self.serde = serde
+        self.codec = codec
+        self.heads = Heads()
+        self._watches = Watches(policy)
+
+    # -- put -----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Steps[Done]:
+        """Store a checkpoint; the value is what `put` returns and the `Saved`, or None."""
+        here = address(config)._replace(checkpoint_id=checkpoint["id"])
+        put = _Put(config, checkpoint, metadata, new_versions, here, utc_now())
+        yield from self._admit(put)
+        before = yield from self._load(put)
+        after, folded, transcripts = yield from self._advance(put, before)
+        after, unlisted = without_unlisted(owned_by(after, self.policy.owner))
+        after, changed = yield from self._numbered(here, before, after)
+        result, gone = yield from self._store(put, after, folded, transcripts)
+        if changed is not None:
+            yield from journal.append(
+                *here,
+                before=before.state,
+                after=changed,
+                at=put.at,
+                reason="fold" if folded else "update",
+                unlisted=unlisted,
+                codec=self.codec,
+            )
+
+        def remember() -> None:
+            self.heads.begin_session(here.thread_id)
+            self.heads.remember(here, after)
+            for checkpoint_id in gone:
+                self.heads.retire(here._replace(checkpoint_id=checkpoint_id))
+
+        saved = None if changed is None else Saved(*here, changed, put.at)
+        return Done((result, saved), remember)
+
+    def _admit(self, put: _Put) -> Steps[None]:
+        """Take the thread's turn, refuse a run of a deleted thread, note a new session."""
+        thread_id, ns, _ = put.here
+        parent = address(put.config).checkpoint_id
+        yield from self.dialect.lock(thread_id)
+        tombstone = yield from journal.deleted_at(thread_id)
+        if (parent or put.here.checkpoint_id) <= tombstone:
+            raise ThreadDeleted(thread_id)
+        if parent and not ns and not self.heads.has_session(thread_id):
+            owner = self.policy.owner
+            yield from journal.begin_session(thread_id, ns, parent, owner=owner, at=put.at)
+
+    def _load(self, put: _Put) -> Steps[Head]:
+        """The head of the parent checkpoint."""
+        parent = address(put.config)
+        if not parent.checkpoint_id:
+            return Head()
+        known = self.heads.known(parent)
+        if known is not None:
+            return known
+        saved = yield from read_checkpoint(put.config, self.codec)
+        if saved is not None:
+            return (yield from head_of(saved, put.values, self.codec))
+        if (yield from folded_away(parent)):
+            # A run that was left behind: what it holds unfolded must not come back.
+            raise CheckpointRemoved(parent.thread_id, parent.checkpoint_id)
+        return Head()
+
+    def _advance(
+        self, put: _Put, before: Head
+    ) -> Steps[tuple[Head, bool, dict[str, list[BaseMessage]]]]:
+        """The task as of this checkpoint.
+
+        Returns:
+            Its head, whether a fold landed in it, and the transcripts that it leaves to its
+            ancestors, where they had to be read.
+        """
+        names = open_deltas(put.checkpoint, put.metadata)
+        channel = task_channel(put.values)
+        if channel is not None:
+            state = guarded(before.state, put.values[channel])
+            folded = folds_landed(before.state, state, put.values)
+            return Head(state), folded, (yield from self._read(put, names if folded else []))
+        if awaits_task(put.values):  # the graph's own nodes will fold, under their own policy
+            return before, False, {}
+        after = self._fold(before, transcripts_in(put.values))
+        read: dict[str, list[BaseMessage]] = {}
+        if names and (after is not before or self._watches.is_due(*put.here[:2])):
+            read = yield from self._read(put, names)
+            after = self._fold(after, read, rebuilt=True)
+            folds = (after.state or {}).get("folds", {})
+            left = {n: compact(m, after.channels.get(n)) for n, m in read.items()}
+            self._watches.looked(*put.here[:2], left, folds)
+        return after, after is not before, read
+
+    def _read(self, put: _Put, names: Sequence[str]) -> Steps[dict[str, list[BaseMessage]]]:
+        """The transcripts on these delta channels as of the checkpoint in hand."""
+        if not names:
+            return {}
+        # It has to be stored for that; it is replaced before the transaction ends.
+        at = yield Inner("put", (put.config, put.checkpoint, put.metadata, {}))
+        return (yield from rebuilt(at, names))
+
+    def _fold(
+        self, head: Head, transcripts: Mapping[str, list[BaseMessage]], *, rebuilt: bool = False
+    ) -> Head:
+        """The head after the folds that are due; the same where there are none, or one fails."""
+        try:
+            return fold_channels(
+                head, transcripts, self.policy, self.summarizer, utc_now, rebuilt=rebuilt
+            )
+        except Exception as error:
+            warnings.warn(
+                f"the fold failed and changed nothing, the checkpoint is stored unfolded: "
+                f"{type(error).__name__}: {error}",
+                HandoffWarning,
+                stacklevel=2,
+            )
+            return head
+
+    def _numbered(
+        self, here: Address, before: Head, after: Head
+    ) -> Steps[tuple[Head, dict[str, Any] | None]]:
+        """The new head under its revision number, and its state if that is a new revision."""
+        if after.state is None:
+            return after, None
+        if before.state is not None and content(before.state) == content(after.state):
+            return with_revision(after, before.state["revision"]), None
+        number = yield from journal.next_revision(here.thread_id, here.ns)
+        after = with_revision(after, max(number, after.state["revision"]))
+        return after, after.state
+
+    def _store(
+        self,
+        put: _Put,
+        after: Head,
+        folded: bool,
+        transcripts: Mapping[str, list[BaseMessage]],
+    ) -> Steps[tuple[RunnableConfig, list[str]]]:
+        """Store the checkpoint as the head has it, and remove what a fold has superseded.
+
+        Returns:
+            What `put` returns, and the ids of the removed checkpoints.
+        """
+        values = compacted(put.values, after)
+        stored = cast(Checkpoint, {**put.checkpoint, "channel_values": values})
+        told = put.metadata
+        if folded and after.state is not None:
+            told = cast(CheckpointMetadata, {**told, FOLD: after.state["revision"]})
+            whole = {n: compact(m, after.channels.get(n)) for n, m in transcripts.items()}
+            stored, told = with_snapshots(stored, told, whole)
+        versions = put.checkpoint["channel_versions"]
+        replaced = {
+            name: versions[name]
+            for name, value in stored["channel_values"].items()
+            if name in versions and value is not put.values.get(name)
+        }
+        unsaid = {(n, str(v)) for n, v in replaced.items() if n not in put.new_versions}
+        yield from self.dialect.delete_values(*put.here[:2], unsaid)
+        fresh = {**put.new_versions, **replaced}
+        result = yield Inner("put", (put.config, stored, told, fresh))
+        if after.channels:  # a task's writes may come in before the checkpoint itself
+            yield from self._rewrite_writes(put.here, after)
+        if not folded:
+            return result, []
+        delta = open_deltas(stored, told)
+        return result, (yield from retire(self.dialect, put.here, self.history, delta))
+
+    def _rewrite_writes(self, at: Address, head: Head) -> Steps[None]:
+        """Take folded messages out of the writes that are stored for a checkpoint."""
+        table, column = self.dialect.writes, self.dialect.value
+        where = "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+        rows = yield Query(f"SELECT task_id, idx, channel, type, {column} FROM {table} {where}", at)
+        changed: list[Sequence[Any]] = []
+        for task_id, index, channel, kind, data in rows:
+            value = self.serde.loads_typed((kind, data))
+            small = compacted_write(channel, value, head)
+            if small is not value:
+                changed.append((*self.serde.dumps_typed(small), *at, task_id, index))
+        if changed:
+            yield Many(
+                f"UPDATE {table} SET type = ?, {column} = ? {where} AND task_id = ? AND idx = ?",
+                changed,
+            )
+
+    # -- put_writes ----------------------------------------------------------------------------
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> Steps[Done]:
+        """Store a task's writes, unless a fold has removed the checkpoint they belong to."""
+        at = address(config)
+        if self.heads.is_retired(at):
+            return Done(None)
+        tombstone = yield from journal.deleted_at(at.thread_id)
+        if at.checkpoint_id <= tombstone:
+            return Done(None)
+        self._watches.note(*at[:2], writes)
+        head = self.heads.known(at)
+        if head is not None and head.channels:
+            writes = [(name, compacted_write(name, value, head)) for name, value in writes]
+        yield Inner("put_writes", (config, writes, task_id, task_path))
+        return Done(None)

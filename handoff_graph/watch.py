@@ -1,0 +1,81 @@
+"""When to look at a transcript that no checkpoint holds.
+
+A transcript on a `DeltaChannel` has to be rebuilt from the database to be looked at, so the
+saver counts what is written to it, and looks when a fold may be due.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langgraph.types import Overwrite
+
+from handoff_graph.fold import Policy
+from handoff_graph.transcript import completed_calls, has_open_call
+
+__all__ = ["Watches"]
+
+_SPACES = 4096  # transcripts watched at a time; any other is looked at once more
+
+
+class Watches:
+    """How many tool results, and how many tokens, each transcript may grow by before a look.
+
+    Args:
+        policy: when to fold.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._lock = Lock()
+        self._left: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+
+    def note(self, thread_id: str, ns: str, writes: Iterable[tuple[str, Any]]) -> None:
+        """Count the messages in the writes of a task."""
+        messages = [m for _, value in writes for m in _messages(value)]
+        calls = sum(isinstance(m, ToolMessage) for m in messages)
+        counted = self._policy.max_tokens is not None and messages
+        tokens = count_tokens_approximately(messages) if counted else 0
+        key = (thread_id, ns)
+        with self._lock:
+            if key in self._left:
+                left = self._left[key]
+                self._left[key] = (left[0] - calls, left[1] - tokens)
+
+    def is_due(self, thread_id: str, ns: str) -> bool:
+        """Whether to look now: the counts have run out, or nothing has been counted yet."""
+        with self._lock:
+            left = self._left.get((thread_id, ns))
+        return left is None or min(left) <= 0
+
+    def looked(
+        self,
+        thread_id: str,
+        ns: str,
+        transcripts: Mapping[str, Sequence[BaseMessage]],
+        folds: Mapping[str, Any],
+    ) -> None:
+        """Count anew from these transcripts; `folds` says where each was folded last."""
+        most = self._policy.max_tokens
+        calls, tokens = self._policy.every, most or 1
+        for name, messages in transcripts.items():
+            done = completed_calls(messages, folds.get(name, {}).get("anchor"))
+            calls = min(calls, 0 if has_open_call(messages) else self._policy.every - done)
+            if most is not None:
+                tokens = min(tokens, most - count_tokens_approximately(messages))
+        with self._lock:
+            self._left[thread_id, ns] = (calls, tokens)
+            self._left.move_to_end((thread_id, ns))
+            while len(self._left) > _SPACES:
+                self._left.popitem(last=False)
+
+
+def _messages(value: Any) -> list[BaseMessage]:
+    inner = value.value if isinstance(value, Overwrite) else value
+    parts = inner if isinstance(inner, list) else [inner]
+    return [m for m in parts if isinstance(m, BaseMessage)]
