@@ -91,6 +91,7 @@ class Heads:
         self._heads: OrderedDict[Address, Head] = OrderedDict()
         self._retired: OrderedDict[Address, None] = OrderedDict()
         self._sessions: OrderedDict[str, None] = OrderedDict()
+        self._left_to_graph: OrderedDict[str, None] = OrderedDict()
 
     def known(self, at: Address) -> Head | None:
         """The head of a checkpoint, if it is in memory."""
@@ -122,6 +123,16 @@ class Heads:
         """Note that this saver is at work on a thread."""
         with self._lock:
             _note(self._sessions, thread_id, None, _RETIRED)
+
+    def is_left_to_graph(self, thread_id: str) -> bool:
+        """Whether a graph with nodes of its own for it folds this thread."""
+        with self._lock:
+            return thread_id in self._left_to_graph
+
+    def leave_to_graph(self, thread_id: str) -> None:
+        """Note that a graph with nodes of its own for it folds this thread."""
+        with self._lock:
+            _note(self._left_to_graph, thread_id, None, _RETIRED)
 
     def forget_thread(self, thread_id: str) -> None:
         """Drop all that is known of a deleted thread."""

@@ -30,7 +30,7 @@ from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy
 from handoff_graph.maintenance import ThreadMaintenance
 from handoff_graph.mirror import LedgerMirror
-from handoff_graph.retention import History, check_history
+from handoff_graph.retention import History, check_history, thread_name
 from handoff_graph.store import Store
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.superstep import Saved, Superstep
@@ -185,6 +185,10 @@ class HandoffSaver(ThreadMaintenance):
     @property
     def _mirror(self) -> LedgerMirror | None:
         return next((lis for lis in self._listeners if isinstance(lis, LedgerMirror)), None)
+
+    def leave_folding(self, thread_id: str) -> None:
+        """Have a thread folded by the nodes of its graph alone, also before their first visit."""
+        self._heads.leave_to_graph(thread_name(thread_id))
 
     def _remove_ledger(self, thread_id: str) -> None:
         if self._mirror is not None:

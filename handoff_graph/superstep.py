@@ -187,7 +187,7 @@ class Superstep:
             state = guarded(before.state, put.values[channel])
             folded = folds_landed(before.state, state, put.values)
             return Head(state), folded, (yield from self._read(put, names if folded else []))
-        if awaits_task(put.values):  # the graph's own nodes will fold, under their own policy
+        if self._is_left_to_graph(put):
             return before, False, {}
         after = self._fold(before, transcripts_in(put.values))
         read: dict[str, list[BaseMessage]] = {}
@@ -198,6 +198,18 @@ class Superstep:
             left = {n: compact(m, after.channels.get(n)) for n, m in read.items()}
             self._watches.looked(*put.here[:2], left, folds)
         return after, after is not before, read
+
+    def _is_left_to_graph(self, put: _Put) -> bool:
+        """Whether the graph's own nodes will fold this, under their own policy.
+
+        A run's input is never folded: it is with the first step that the run shows whether
+        its graph has such nodes.
+        """
+        told: Mapping[str, Any] = put.metadata
+        is_input = told.get("source") == "input"
+        return (
+            is_input or awaits_task(put.values) or self.heads.is_left_to_graph(put.here.thread_id)
+        )
 
     def _read(self, put: _Put, names: Sequence[str]) -> Steps[dict[str, list[BaseMessage]]]:
         """The transcripts on these delta channels as of the checkpoint in hand."""
