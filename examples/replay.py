@@ -51,6 +51,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from handoff_graph import HandoffSaver, LedgerExporter, add_handoff, catalog, journal
+from handoff_graph.diff import apply_change
 from handoff_graph.transcript import invalid_reason, is_briefing
 
 TRANSCRIPTS = Path(__file__).resolve().parents[2] / "shared" / "transcripts"
@@ -220,7 +221,7 @@ def leak_problem(
     rows: Sequence[tuple[str, bytes]],
     folded: Iterable[BaseMessage],
     others: Iterable[BaseMessage],
-    state: Mapping[str, Any],
+    states: Iterable[Mapping[str, Any]],
 ) -> str | None:
     """P1: pieces of folded messages are in no value of any table, unless another message says
     the same or the task state quotes it on purpose."""
@@ -228,7 +229,8 @@ def leak_problem(
     pieces = (piece for m in folded for text in texts(m) for piece in windows(text))
     hits = [(p, s) for p in pieces for s in spellings(p) if s in everything]
     if hits:
-        allowed = _flat("\n".join([*quotes(state), *(text for m in others for text in texts(m))]))
+        quoted = [quote for state in states for quote in quotes(state)]
+        allowed = _flat("\n".join([*quoted, *(text for m in others for text in texts(m))]))
         for piece, spelling in hits:
             if _flat(piece) not in allowed:
                 tables = sorted({table for table, value in rows if spelling in value})
@@ -371,9 +373,10 @@ def inspect_checkpoint(run: Run, saver: HandoffSaver, checkpoint: str) -> dict[s
         query = "SELECT type, checkpoint FROM checkpoints WHERE checkpoint_id = ?"
         stored = conn.execute(query, (checkpoint,)).fetchone()
         head = conn.execute("SELECT state FROM handoff_threads").fetchone()
+        milestones = milestone_states(conn, run.conversation.id)
     values = saver.serde.loads_typed(stored)["channel_values"]
     state = json.loads(head[0]) if head else {}
-    problem = checkpoint_problem(run.conversation, values, state, rows)
+    problem = checkpoint_problem(run.conversation, values, [state, *milestones], rows)
     folds = state.get("folds", {}).get("messages", {}).get("n", 0)
     return {"problem": problem and f"at checkpoint {checkpoint}: {problem}"[:999], "folds": folds}
 
@@ -389,10 +392,24 @@ def raw_rows(conn: sqlite3.Connection) -> list[tuple[str, bytes]]:
     ]
 
 
+def milestone_states(conn: sqlite3.Connection, thread: str) -> list[dict[str, Any]]:
+    """The task states of the checkpoints of the past that are kept."""
+    query = "SELECT metadata FROM checkpoints"
+    marks = [json.loads(row[0]).get("handoff_milestone") for row in conn.execute(query)]
+    return [
+        apply_change(
+            catalog.ask(conn, journal.state_at(thread, "", mark["revision"])),
+            json.loads(mark["news"]),
+        )
+        for mark in marks
+        if mark
+    ]
+
+
 def checkpoint_problem(
     conversation: Conversation,
     values: Mapping[str, Any],
-    state: Mapping[str, Any],
+    states: Sequence[Mapping[str, Any]],
     rows: Sequence[tuple[str, bytes]],
 ) -> str | None:
     """What a stored checkpoint breaks, named by its promise."""
@@ -407,7 +424,8 @@ def checkpoint_problem(
         "P5": record_problem(stored, recorded),
         "P2": transcript_problem(stored) or human_problem(stored, recorded),
         "P2 (invalid_reason)": invalid_reason(stored),
-        "P1": leak_problem(rows, folded, others, state) or quote_problem(state),
+        "P1": leak_problem(rows, folded, others, states)
+        or next(filter(None, map(quote_problem, states)), None),
     }
     return next((f"{promise}: {problem}" for promise, problem in checks.items() if problem), None)
 

@@ -66,10 +66,23 @@ class Channel:
 
 @dataclass(frozen=True)
 class Head:
-    """The task as of one checkpoint."""
+    """The task as of one checkpoint.
+
+    Attributes:
+        state: the task state.
+        channels: the transcripts that the saver folds.
+        journaled: the state that the journal holds, where that is not `state` itself: a
+            milestone knows more than its revision.
+    """
 
     state: dict[str, Any] | None = None
     channels: Mapping[str, Channel] = field(default_factory=dict)
+    journaled: dict[str, Any] | None = None
+
+    @property
+    def recorded(self) -> dict[str, Any] | None:
+        """The state that the next change is journaled against."""
+        return self.state if self.journaled is None else self.journaled
 
 
 def compact(messages: Sequence[BaseMessage], channel: Channel | None) -> list[BaseMessage]:
@@ -223,6 +236,7 @@ def recover(
     stored: Mapping[str, Any],
     incoming: Mapping[str, Any],
     state: dict[str, Any] | None,
+    journaled: dict[str, Any] | None,
 ) -> Head:
     """Rebuild the head of a stored checkpoint, for a saver that has not seen it before.
 
@@ -230,6 +244,7 @@ def recover(
         stored: the channel values of the parent checkpoint, from the database.
         incoming: the channel values now being stored by a run that goes on from it.
         state: the task state that belongs to the parent checkpoint.
+        journaled: the one that the journal holds for its revision.
 
     Returns:
         The head. A message that the run still holds, that stands before the last stored one
@@ -245,7 +260,7 @@ def recover(
         keys = message_keys(held) if is_transcript(held) else []
         last = max((i for i, key in enumerate(keys) if key in kept), default=-1)
         channels[name] = Channel(briefing, frozenset(k for k in keys[:last] if k not in kept))
-    return Head(state, channels)
+    return Head(state, channels, None if journaled == state else journaled or {})
 
 
 def guarded(before: Mapping[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:

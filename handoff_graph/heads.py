@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from handoff_graph import journal
-from handoff_graph.channels import task_channel, transcripts_in
+from handoff_graph.channels import task_channel
 from handoff_graph.compaction import Head, recover
 from handoff_graph.deltas import open_deltas, rebuilt
 from handoff_graph.journal import Codec
-from handoff_graph.milestones import MILESTONE, restored
+from handoff_graph.milestones import MILESTONE, restored, revision_of, task_of
 from handoff_graph.retention import Address, thread_name
 from handoff_graph.steps import Inner, Steps
-from handoff_graph.transcript import briefing_revision
 
 __all__ = ["Heads", "address", "head_of", "read_checkpoint", "whole"]
 
@@ -47,37 +47,49 @@ def read_checkpoint(config: RunnableConfig, codec: Codec) -> Steps[CheckpointTup
 
 
 def whole(saved: CheckpointTuple, codec: Codec) -> Steps[CheckpointTuple]:
-    """A checkpoint as it was before it became a milestone, if it is one."""
-    mark = saved.metadata.get(MILESTONE)
-    if not isinstance(mark, dict):
+    """A checkpoint with its task and briefing back in it, if it is a milestone."""
+    if MILESTONE not in saved.metadata:
         return saved
-    at = address(saved.config)
-    state = yield from journal.state_at(at.thread_id, at.ns, mark["revision"], codec)
-    values = restored(saved.checkpoint["channel_values"], mark, state)
+    mark, state = yield from _marked(saved, codec)
+    values = restored(saved.checkpoint["channel_values"], mark, task_of(mark, state))
     return saved._replace(checkpoint={**saved.checkpoint, "channel_values": values})
 
 
 def head_of(saved: CheckpointTuple, incoming: Mapping[str, Any], codec: Codec) -> Steps[Head]:
-    """The head of a stored checkpoint.
+    """The head of a checkpoint.
 
     Args:
-        saved: the checkpoint.
+        saved: the checkpoint, whole.
         incoming: the channel values that a run going on from it now stores.
         codec: the journal's.
     """
     at = address(saved.config)
-    values = saved.checkpoint["channel_values"]
+    names = open_deltas(saved.checkpoint, saved.metadata)
+    values = {**saved.checkpoint["channel_values"], **(yield from rebuilt(saved.config, names))}
+    if MILESTONE in saved.metadata:
+        mark, state = yield from _marked(saved, codec)
+        return recover(values, incoming, task_of(mark, state), state)
     channel = task_channel(values)
     if channel is not None:
         return Head(values[channel])
-    names = open_deltas(saved.checkpoint, saved.metadata)
-    values = {**values, **(yield from rebuilt(saved.config, names))}
-    messages = [m for found in transcripts_in(values).values() for m in found]
-    revision = briefing_revision(messages)
+    revision = revision_of(values)
     state = None
-    if revision is not None:
+    if revision:
         state = yield from journal.state_at(at.thread_id, at.ns, revision, codec)
-    return recover(values, incoming, state)
+    return recover(values, incoming, state, state)
+
+
+def _marked(
+    saved: CheckpointTuple, codec: Codec
+) -> Steps[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """The mark of a milestone, and the task state that the journal holds for its revision."""
+    at = address(saved.config)
+    mark = dict(cast(Any, saved.metadata)[MILESTONE])
+    mark["news"] = json.loads(codec.loads(mark["news"]))
+    state = None
+    if mark["revision"]:
+        state = yield from journal.state_at(at.thread_id, at.ns, mark["revision"], codec)
+    return mark, state
 
 
 class Heads:

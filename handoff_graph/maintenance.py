@@ -71,14 +71,14 @@ class ThreadMaintenance(BaseCheckpointSaver[str]):
                 applies that instead: live forks stay, as when the saver folds.
         """
         for name in threads.thread_names(thread_ids):
-            steps = threads.pruned(self._store.dialect, name, strategy)
+            steps = threads.pruned(self._store.dialect, name, strategy, self._codec)
             self._store.write(name, steps)
             self._heads.forget_thread(name)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`prune`, without blocking the event loop."""
         for name in threads.thread_names(thread_ids):
-            steps = threads.pruned(self._store.dialect, name, strategy)
+            steps = threads.pruned(self._store.dialect, name, strategy, self._codec)
             await self._store.awrite(name, steps)
             self._heads.forget_thread(name)
 

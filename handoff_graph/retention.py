@@ -1,29 +1,34 @@
 """Retention: what a fold leaves of the checkpoints before it.
 
 `"milestones"` keeps every checkpoint since the last fold, and of what came before one small
-checkpoint per fold and per session end, so that history can still be walked. `"latest"` keeps
-nothing before the fold, `"all"` everything. Whatever the policy, nothing goes that a live
-branch starts from, that has no child yet (it may be resumed: pending writes and interrupts
-are there), or that a `DeltaChannel` is still rebuilt from.
+checkpoint per fold, per session end and per end of a run that has an id, so that history can
+still be walked. `"latest"` keeps nothing before the fold, `"all"` everything. Whatever the
+policy, nothing goes that a live branch starts from, that has no child yet (it may be resumed:
+pending writes and interrupts are there), or that a `DeltaChannel` is still rebuilt from.
 
 The walk goes back from the fold to the last milestone, so it costs what has happened since.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from handoff_graph import journal
+from handoff_graph.deltas import open_deltas, rebuilt, with_snapshots
 from handoff_graph.dialect import Dialect
 from handoff_graph.errors import EmptyThreadId
-from handoff_graph.milestones import FOLD, MILESTONE, milestone
+from handoff_graph.journal import Codec
+from handoff_graph.milestones import FOLD, MILESTONE, milestone, revision_of
 from handoff_graph.steps import Inner, Many, Query, Steps
+from handoff_graph.task import utc_now
 
 __all__ = ["Address", "History", "check_history", "folded_away", "relink", "retire", "thread_name"]
 
@@ -63,6 +68,8 @@ class _Row:
     checkpoint_id: str
     parent: str | None
     metadata: Mapping[str, Any]
+    ends_run: bool = False
+    """Whether its child is of another run, which may be taken back by its id."""
 
 
 def check_history(history: str) -> History:
@@ -81,6 +88,7 @@ def retire(
     dialect: Dialect,
     here: Address,
     history: History,
+    codec: Codec,
     delta: Collection[str] = (),
 ) -> Steps[list[str]]:
     """Apply a policy to the ancestors of a checkpoint that stands on its own.
@@ -93,6 +101,7 @@ def retire(
         dialect: the database's.
         here: the checkpoint.
         history: the policy.
+        codec: how the journal's text is stored.
         delta: `DeltaChannel`s which it does not hold itself, so that ancestors that wrote to
             them have to stay, without anything else.
 
@@ -109,7 +118,7 @@ def retire(
     kept = yield from _carriers(dialect, here, chain, delta)
     if history == "milestones":
         ends = yield from journal.session_ends(here.thread_id, here.ns, oldest)
-        kept |= {row.checkpoint_id for row in chain if FOLD in row.metadata}
+        kept |= {row.checkpoint_id for row in chain if FOLD in row.metadata or row.ends_run}
         kept |= {row.checkpoint_id for row in chain} & ends
     gone = [row.checkpoint_id for row in chain if row.checkpoint_id not in kept]
     yield from _delete_subgraph_calls(dialect, here, [row.checkpoint_id for row in chain])
@@ -118,7 +127,7 @@ def retire(
     in_use: set[tuple[str, str]] = set()
     for row in chain:
         if row.checkpoint_id in kept:
-            dropped = yield from _shrink(dialect, here, row, delta)
+            dropped = yield from _shrink(dialect, here, row, delta, codec)
             if dropped is None:  # it holds no task: nothing to remember it by
                 gone.append(row.checkpoint_id)
                 continue
@@ -159,6 +168,7 @@ def _superseded(
     rows: dict[str, _Row] = {}
     children: Counter[str | None] = Counter()
     chain: list[_Row] = []
+    child = _Row("", None, {})
     wanted: str | None = here.checkpoint_id
     cursor = "\U0010ffff"
     while wanted:
@@ -175,7 +185,9 @@ def _superseded(
             marked = MILESTONE in row.metadata and history == "milestones"
             if marked or children[wanted] > 1:
                 return chain, wanted
-            chain.append(row)
+            later, earlier = child.metadata.get("run_id"), row.metadata.get("run_id")
+            chain.append(replace(row, ends_run=later is not None and later != earlier))
+        child = row
         wanted = row.parent
     return chain, None
 
@@ -213,7 +225,7 @@ def _carriers(
 
 
 def _shrink(
-    dialect: Dialect, here: Address, row: _Row, delta: Collection[str]
+    dialect: Dialect, here: Address, row: _Row, delta: Collection[str], codec: Codec
 ) -> Steps[Collection[str] | None]:
     """Store a checkpoint as a milestone.
 
@@ -221,25 +233,32 @@ def _shrink(
         The channels whose values it has lost, or None if there is nothing to make one of.
     """
     at = here._replace(checkpoint_id=row.checkpoint_id)
-    saved = yield Inner("get_tuple", (at.config,))
-    small = milestone(saved.checkpoint["channel_values"], carrier=bool(delta))
-    if small is None:
+    saved: CheckpointTuple = yield Inner("get_tuple", (at.config,))
+    names = open_deltas(saved.checkpoint, saved.metadata)
+    found = yield from rebuilt(saved.config, names)
+    stored, told = with_snapshots(saved.checkpoint, saved.metadata, found)
+    values, versions = stored["channel_values"], stored["channel_versions"]
+    state = None
+    if revision := revision_of(values):
+        state = yield from journal.state_at(here.thread_id, here.ns, revision, codec)
+    small = milestone(values, state, utc_now())
+    if small is None and not delta:
         return None
-    versions = saved.checkpoint["channel_versions"]
-    replaced = {name: versions[name] for name in small.replaced if name in versions}
-    yield from dialect.delete_values(*here[:2], {(n, str(v)) for n, v in replaced.items()})
-    stored = {**saved.checkpoint, "channel_values": small.values}
-    told = {**saved.metadata, MILESTONE: small.mark}
-    parent = here._replace(checkpoint_id=row.parent or "")
-    yield Inner("put", (parent.config, stored, told, replaced))
-    keep = [*delta]
-    marks = "".join(", ?" for _ in keep)
+    if small is not None:
+        replaced = {n: versions[n] for n in {*small.replaced, *found} if n in versions}
+        yield from dialect.delete_values(*here[:2], {(n, str(v)) for n, v in replaced.items()})
+        stored = cast(Checkpoint, {**stored, "channel_values": small.values})
+        news = codec.dumps(json.dumps(small.mark["news"]))
+        told = cast(CheckpointMetadata, {**told, MILESTONE: {**small.mark, "news": news}})
+        parent = here._replace(checkpoint_id=row.parent or "").config
+        yield Inner("put", (parent, stored, told, replaced))
+    marks = "".join(", ?" for _ in delta)
     yield Query(
         f"DELETE FROM {dialect.writes} WHERE thread_id = ? AND checkpoint_ns = ?"
         f" AND checkpoint_id = ? AND channel NOT IN (''{marks})",
-        (*at, *keep),
+        (*at, *delta),
     )
-    return small.dropped
+    return small.dropped if small is not None else ()
 
 
 def relink(here: Address, line: Sequence[str | None]) -> Steps[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import BaseMessage
@@ -127,7 +127,7 @@ class Superstep:
         if changed is not None:
             yield from journal.append(
                 *here,
-                before=before.state,
+                before=before.recorded,
                 after=changed,
                 at=put.at,
                 reason="fold" if folded else "update",
@@ -242,11 +242,12 @@ class Superstep:
         """The new head under its revision number, and its state if that is a new revision."""
         if after.state is None:
             return after, None
-        if before.state is not None and content(before.state) == content(after.state):
-            return with_revision(after, before.state["revision"]), None
+        recorded = before.recorded
+        if recorded and content(recorded) == content(after.state):
+            return replace(with_revision(after, recorded["revision"]), journaled=None), None
         number = yield from journal.next_revision(here.thread_id, here.ns)
         after = with_revision(after, max(number, after.state["revision"]))
-        return after, after.state
+        return replace(after, journaled=None), after.state
 
     def _store(
         self,
@@ -282,7 +283,7 @@ class Superstep:
         if not folded:
             return result, []
         delta = open_deltas(stored, told)
-        return result, (yield from retire(self.dialect, put.here, self.history, delta))
+        return result, (yield from retire(self.dialect, put.here, self.history, self.codec, delta))
 
     def _rewrite_writes(self, at: Address, head: Head) -> Steps[None]:
         """Take folded messages out of the writes that are stored for a checkpoint."""

@@ -57,7 +57,7 @@ def thread_names(thread_ids: Sequence[Any]) -> list[str]:
     return [thread_name(thread_id) for thread_id in thread_ids]
 
 
-def pruned(dialect: Dialect, thread_id: str, strategy: str) -> Steps[Done]:
+def pruned(dialect: Dialect, thread_id: str, strategy: str, codec: Codec) -> Steps[Done]:
     """Prune a thread by a strategy of LangGraph's or a retention policy of ours.
 
     Raises:
@@ -68,7 +68,7 @@ def pruned(dialect: Dialect, thread_id: str, strategy: str) -> Steps[Done]:
     if strategy == "keep_latest":
         return keep_latest(dialect, thread_id)
     if strategy in get_args(History):
-        return prune(dialect, thread_id, check_history(strategy))
+        return prune(dialect, thread_id, check_history(strategy), codec)
     names = ", ".join(("keep_latest", "delete", *get_args(History)))
     raise ValueError(f"strategy: expected one of {names}, found {strategy!r}")
 
@@ -108,7 +108,7 @@ def copy_thread(dialect: Dialect, source: str, target: str) -> Steps[Done]:
 # -- pruning -----------------------------------------------------------------------------------
 
 
-def prune(dialect: Dialect, thread_id: str, history: History) -> Steps[Done]:
+def prune(dialect: Dialect, thread_id: str, history: History, codec: Codec) -> Steps[Done]:
     """Apply a retention policy to a stored thread; the value is how many checkpoints went.
 
     Args:
@@ -116,6 +116,7 @@ def prune(dialect: Dialect, thread_id: str, history: History) -> Steps[Done]:
         thread_id: the thread.
         history: `"latest"` leaves the newest checkpoint of every branch that has one to go on
             from; `"milestones"` acts on what is older than each branch's newest fold.
+        codec: how the journal's text is stored.
 
     Raises:
         UnknownThread: there is no such thread.
@@ -137,7 +138,7 @@ def prune(dialect: Dialect, thread_id: str, history: History) -> Steps[Done]:
         while history == "milestones" and at and (ns, at) not in folds:
             at = parents.get((ns, at))
         if at and history != "all":
-            gone = yield from _retire_from(dialect, Address(thread_id, ns, at), history)
+            gone = yield from _retire_from(dialect, Address(thread_id, ns, at), history, codec)
             count += len(gone)
     return Done(count)
 
@@ -274,9 +275,11 @@ def _head_back(thread_id: str, codec: Codec) -> Steps[None]:
 # -- what they share ---------------------------------------------------------------------------
 
 
-def _retire_from(dialect: Dialect, here: Address, history: History) -> Steps[list[str]]:
+def _retire_from(
+    dialect: Dialect, here: Address, history: History, codec: Codec
+) -> Steps[list[str]]:
     delta = yield from _stand_alone(here)
-    return (yield from retire(dialect, here, history, delta))
+    return (yield from retire(dialect, here, history, codec, delta))
 
 
 def _stand_alone(here: Address) -> Steps[list[str]]:

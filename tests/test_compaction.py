@@ -54,7 +54,7 @@ def test_what_is_stored_does_not_depend_on_the_way_it_is_found(steps: list[str])
         if channel is not None:
             assert stored == compact(messages, replace(channel, scanned=0))
             assert is_briefing(stored[0])
-            rebuilt = recover({"m": stored}, {"m": messages}, head.state).channels["m"]
+            rebuilt = recover({"m": stored}, {"m": messages}, head.state, head.state).channels["m"]
             assert compact(messages, rebuilt) == stored
 
 

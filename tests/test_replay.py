@@ -285,25 +285,25 @@ def test_P5_a_hole_a_repeat_and_a_stranger_are_named(replay: ModuleType) -> None
 def test_P1_a_folded_text_in_a_raw_row_is_found(replay: ModuleType, write: Any) -> None:
     folded = [answer("a", long_text("gone"))]
     rows = [("checkpoints", b"harmless"), ("writes", write(folded[0].content))]
-    problem = replay.leak_problem(rows, folded, [answer("b", long_text("here"))], {})
+    problem = replay.leak_problem(rows, folded, [answer("b", long_text("here"))], [])
     assert problem.startswith("text of a folded message is left in writes: ")
 
 
 def test_P1_folded_arguments_in_a_raw_row_are_found(replay: ModuleType) -> None:
     call = {"id": "a", "name": "edit", "args": {"patch": long_text("gone")}}
     rows = [("writes", ormsgpack.packb(call))]
-    assert replay.leak_problem(rows, [AIMessage("", tool_calls=[call])], [], {})
+    assert replay.leak_problem(rows, [AIMessage("", tool_calls=[call])], [], [])
 
 
 def test_P1_what_may_be_stored_is_no_leak(replay: ModuleType) -> None:
     folded = [answer("a", long_text("gone"))]
     rows = [("writes", ormsgpack.packb(folded[0].content))]
     rule = {"constraints": [{"id": "c1", "text": " ".join(long_text("gone").split())}]}
-    assert replay.leak_problem(rows, folded, [], {})
-    assert replay.leak_problem(rows, folded, folded, {}) is None  # another message says the same
-    assert replay.leak_problem(rows, folded, [], rule) is None  # the task quotes it on purpose
+    assert replay.leak_problem(rows, folded, [], [])
+    assert replay.leak_problem(rows, folded, folded, []) is None  # another message says the same
+    assert replay.leak_problem(rows, folded, [], [rule]) is None  # the task quotes it on purpose
     beginning = [("handoff_threads", long_text("gone")[: replay.QUOTE].encode())]
-    assert replay.leak_problem(beginning, folded, [], {}) is None
+    assert replay.leak_problem(beginning, folded, [], []) is None
 
 
 def test_P1_every_value_of_every_table_is_read(replay: ModuleType) -> None:

@@ -1,0 +1,342 @@
+"""The PostgreSQL side of the saver: operations on pooled connections, sync and async.
+
+`from_conn_string` opens a pool for `invoke` and another, native to the event loop, for
+`ainvoke`, each when it is first needed. Around a saver that the caller has opened, the
+interface it lacks is served through the one it has. Every operation has one connection and one
+transaction; a connection that was lost while nobody used it is replaced by the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+import psycopg
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from typing_extensions import Self
+
+from handoff_graph import journal
+from handoff_graph.dialect import POSTGRES
+from handoff_graph.errors import NotAHandoffDatabase, StorageError
+from handoff_graph.pools import Shared, sync_pool
+from handoff_graph.steps import Done, Inner, Many, Query, Step, Steps, adrive, drive
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+Saver = PostgresSaver | AsyncPostgresSaver
+
+_SETUP_LOCK = 0x68616E646F6666  # an advisory lock of this package's own
+_SETUP_POLL = 0.05  # seconds between two looks whether another worker's set-up is over
+
+
+class PostgresStore:
+    """Runs operations on PostgreSQL, each within one transaction of one pooled connection.
+
+    Operations on one thread of this process run one after the other, and the transactions of
+    all processes that fold or store checkpoints of one thread too.
+    """
+
+    dialect = POSTGRES
+
+    def __init__(self, inner: Saver, url: str = "") -> None:
+        self.inner = inner
+        self.serde: SerializerProtocol = inner.serde
+        self._shared = Shared(url)
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """A store on this database, with pools of its own.
+
+        Raises:
+            NotAHandoffDatabase: the URL is not one that libpq understands.
+        """
+        try:
+            psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise NotAHandoffDatabase(_hidden(url), f"not a PostgreSQL URL: {error}") from error
+        return cls(PostgresSaver(cast(Any, sync_pool(url))), url)
+
+    @classmethod
+    def around(cls, inner: Saver) -> Self:
+        """A store on the connection or pool of a saver that the caller has opened.
+
+        Raises:
+            TypeError: the saver runs on a pipeline, which commits on its own.
+        """
+        if not isinstance(inner, Saver):
+            raise TypeError(
+                f"HandoffSaver wraps a PostgresSaver or an AsyncPostgresSaver, not "
+                f"{type(inner).__name__}"
+            )
+        if inner.pipe is not None:
+            raise TypeError("open the PostgresSaver without a pipeline: it commits on its own")
+        return cls(inner)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """The same store with a serializer that also accepts these types."""
+        clone = copy.copy(self)
+        clone.inner = cast(Saver, self.inner.with_allowlist(extra_allowlist))
+        clone.serde = clone.inner.serde
+        return clone
+
+    # -- sync ----------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Create the tables of the inner saver and the journal where they are missing."""
+        if self._is_foreign_to_sync:
+            return self._from_loop(self.asetup())
+        with self._shared.setting_up:
+            if self._shared.ready:
+                return None
+            with self._named(""), self._connection() as conn:
+                _setup(conn, self._on(conn))
+            self._shared.ready = True
+        return None
+
+    def read(self, steps: Steps[T]) -> T:
+        """Run an operation that only reads."""
+        if self._is_foreign_to_sync:
+            return self._from_loop(self.aread(steps))
+        self.setup()
+        with self._named(""), self._connection() as conn:
+            return drive(steps, partial(_perform, conn, self._on(conn)))
+
+    def write(self, thread_id: str, steps: Steps[Done]) -> Any:
+        """Run an operation within one transaction, rolled back whole on any exception."""
+        if self._is_foreign_to_sync:
+            return self._from_loop(self.awrite(thread_id, steps))
+        self.setup()
+        with self._named(thread_id), self._shared.lock(thread_id):
+            with self._connection() as conn, conn.transaction():
+                done = drive(steps, partial(_perform, conn, self._on(conn)))
+            done.on_commit()
+        return done.value
+
+    note = write
+
+    def close(self) -> None:
+        """Close the pools that were opened here; may be called again."""
+        if self._shared.url and not self._is_foreign_to_sync:
+            cast(Any, self.inner.conn).close()
+
+    @property
+    def _is_foreign_to_sync(self) -> bool:
+        return isinstance(self.inner, AsyncPostgresSaver)
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        conn = self.inner.conn
+        if isinstance(conn, ConnectionPool):
+            conn.open()
+            with conn.connection() as pooled:
+                yield pooled
+        else:
+            with cast(PostgresSaver, self.inner).lock:
+                yield cast(psycopg.Connection[Any], conn)
+
+    def _on(self, conn: psycopg.Connection[Any]) -> PostgresSaver:
+        """The inner saver on one connection, within whatever transaction that is in."""
+        return cast(PostgresSaver, _bound(self.inner, conn, nullcontext()))
+
+    def _from_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run async work on the event loop that the caller's async saver belongs to."""
+        loop = cast(AsyncPostgresSaver, self.inner).loop
+        if loop is _running_loop():
+            work.close()
+            raise RuntimeError(
+                "a HandoffSaver around an AsyncPostgresSaver cannot be used synchronously from "
+                "its own event loop: use ainvoke, aget_state and the like"
+            )
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    # -- async ---------------------------------------------------------------------------------
+
+    async def asetup(self) -> None:
+        """`setup`, without blocking the event loop."""
+        if self._is_foreign_to_async:
+            return await asyncio.to_thread(self.setup)
+        async with self._shared.alock(""):
+            if self._shared.ready:
+                return None
+            with self._named(""):
+                async with self._aconnection() as conn:
+                    await _asetup(conn, await self._aon(conn))
+            self._shared.ready = True
+        return None
+
+    async def aread(self, steps: Steps[T]) -> T:
+        """`read`, without blocking the event loop."""
+        if self._is_foreign_to_async:
+            return await asyncio.to_thread(self.read, steps)
+        await self.asetup()
+        with self._named(""):
+            async with self._aconnection() as conn:
+                return await adrive(steps, partial(_aperform, conn, await self._aon(conn)))
+
+    async def awrite(self, thread_id: str, steps: Steps[Done]) -> Any:
+        """`write`, without blocking the event loop."""
+        if self._is_foreign_to_async:
+            return await asyncio.to_thread(self.write, thread_id, steps)
+        await self.asetup()
+        with self._named(thread_id):
+            async with self._shared.alock(thread_id):
+                async with self._aconnection() as conn, conn.transaction():
+                    saver = await self._aon(conn)
+                    done = await adrive(steps, partial(_aperform, conn, saver))
+                done.on_commit()
+        return done.value
+
+    anote = awrite
+
+    async def aclose(self) -> None:
+        """`close`, and the pool of this event loop."""
+        pool = self._shared.pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+        await asyncio.to_thread(self.close)
+
+    @property
+    def _is_foreign_to_async(self) -> bool:
+        return isinstance(self.inner, PostgresSaver) and not self._shared.url
+
+    @asynccontextmanager
+    async def _aconnection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        conn: Any = self.inner.conn
+        if self._shared.url:
+            conn = self._shared.pool()
+        if isinstance(conn, AsyncConnectionPool):
+            await conn.open()
+            async with conn.connection() as pooled:
+                yield pooled
+        else:
+            async with cast(AsyncPostgresSaver, self.inner).lock:
+                yield conn
+
+    async def _aon(self, conn: psycopg.AsyncConnection[Any]) -> AsyncPostgresSaver:
+        inner = self.inner
+        if isinstance(inner, PostgresSaver):
+            inner = AsyncPostgresSaver(conn, serde=self.serde)
+        return cast(AsyncPostgresSaver, _bound(inner, conn, _AsyncNull()))
+
+    # -- errors --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _named(self, thread_id: str) -> Iterator[None]:
+        """Say of a failure of the database's which thread it struck, and what to do."""
+        try:
+            yield
+        except PoolTimeout as error:
+            raise StorageError(thread_id, str(error), _UNREACHABLE) from error
+        except psycopg.Error as error:
+            lost = isinstance(error, psycopg.OperationalError)
+            reason = str(error).strip() or type(error).__name__
+            raise StorageError(thread_id, reason, _UNREACHABLE if lost else "") from error
+
+
+_UNREACHABLE = "Is the server up, and reachable with this URL? Run the step again when it is."
+
+
+class _AsyncNull(AbstractAsyncContextManager[None]):
+    """Stands for the lock of a saver that has its connection to itself."""
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        return None
+
+
+def _bound(inner: Saver, conn: Any, lock: Any) -> Saver:
+    saver = copy.copy(inner)
+    saver.conn = conn
+    saver.lock = lock
+    saver.pipe = None
+    saver.supports_pipeline = False
+    return saver
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _hidden(url: str) -> str:
+    """A URL without its password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://...@{tail}" if at else url
+
+
+# -- performing steps --------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def _placed(sql: str) -> str:
+    """The statement with the placeholders of psycopg's."""
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+def _perform(conn: psycopg.Connection[Any], saver: PostgresSaver, step: Step) -> Any:
+    if isinstance(step, Inner):
+        answer = getattr(saver, step.method)(*step.args, **step.kwargs)
+        return list(answer) if isinstance(answer, Iterator) else answer
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        if isinstance(step, Many):
+            cursor.executemany(_placed(step.sql), step.rows)
+            return None
+        cursor.execute(_placed(step.sql), step.params)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def _aperform(
+    conn: psycopg.AsyncConnection[Any], saver: AsyncPostgresSaver, step: Step
+) -> Any:
+    if isinstance(step, Inner):
+        answer = getattr(saver, f"a{step.method}")(*step.args, **step.kwargs)
+        return [item async for item in answer] if hasattr(answer, "__aiter__") else await answer
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        if isinstance(step, Many):
+            await cursor.executemany(_placed(step.sql), step.rows)
+            return None
+        await cursor.execute(_placed(step.sql), step.params)
+        return await cursor.fetchall() if cursor.description else []
+
+
+# -- setting up --------------------------------------------------------------------------------
+
+_TRY_LOCK = f"SELECT pg_try_advisory_lock({_SETUP_LOCK})"
+_UNLOCK = f"SELECT pg_advisory_unlock({_SETUP_LOCK})"
+# Waiting inside the server would hold a snapshot, for whose end the index that the inner saver
+# creates concurrently waits in turn.
+
+
+def _setup(conn: psycopg.Connection[Any], saver: PostgresSaver) -> None:
+    perform = partial(_perform, conn, saver)
+    while not perform(Query(_TRY_LOCK))[0][0]:
+        time.sleep(_SETUP_POLL)
+    try:
+        saver.setup()
+        with conn.transaction():
+            drive(journal.create_tables(), perform)
+    finally:
+        perform(Query(_UNLOCK))
+
+
+async def _asetup(conn: psycopg.AsyncConnection[Any], saver: AsyncPostgresSaver) -> None:
+    perform = partial(_aperform, conn, saver)
+    while not (await perform(Query(_TRY_LOCK)))[0][0]:
+        await asyncio.sleep(_SETUP_POLL)
+    try:
+        await saver.setup()
+        async with conn.transaction():
+            await adrive(journal.create_tables(), perform)
+    finally:
+        await perform(Query(_UNLOCK))
