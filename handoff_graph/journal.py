@@ -29,13 +29,13 @@ __all__ = [
     "begin_session",
     "check_version",
     "create_tables",
-    "deleted_at",
     "forget",
     "head",
     "next_revision",
     "record_ledger",
     "session_ends",
     "set_head",
+    "standing",
     "state_at",
     "undelete",
 ]
@@ -344,12 +344,16 @@ def session_ends(thread_id: str, ns: str, since: str) -> Steps[set[str]]:
     return {row[0] for row in rows}
 
 
-def deleted_at(thread_id: str) -> Steps[str]:
-    """The tombstone of a deleted thread, or `""`."""
+def standing(thread_id: str, ns: str = "") -> Steps[tuple[str, str]]:
+    """Two checkpoint ids, or `""`: a deleted thread's tombstone, and that of the newest fold."""
     rows = yield Query(
-        "SELECT checkpoint_id FROM handoff_deleted WHERE thread_hash = ?", (_hashed(thread_id),)
+        "SELECT (SELECT checkpoint_id FROM handoff_deleted WHERE thread_hash = ?),"
+        " (SELECT fold_checkpoint_id FROM handoff_threads"
+        "  WHERE thread_id = ? AND checkpoint_ns = ?)",
+        (_hashed(thread_id), thread_id, ns),
     )
-    return str(rows[0][0]) if rows else ""
+    tombstone, fold = rows[0]
+    return tombstone or "", fold or ""
 
 
 def undelete(thread_id: str) -> Steps[None]:

@@ -30,7 +30,16 @@ from handoff_graph.milestones import FOLD, MILESTONE, milestone, revision_of
 from handoff_graph.steps import Inner, Many, Query, Steps
 from handoff_graph.task import utc_now
 
-__all__ = ["Address", "History", "check_history", "folded_away", "relink", "retire", "thread_name"]
+__all__ = [
+    "Address",
+    "History",
+    "check_history",
+    "folded_away",
+    "is_stored",
+    "relink",
+    "retire",
+    "thread_name",
+]
 
 History = Literal["milestones", "latest", "all"]
 
@@ -144,14 +153,19 @@ def retire(
     return gone
 
 
-def folded_away(at: Address) -> Steps[bool]:
-    """Whether this missing checkpoint is older than a fold of its thread."""
+def is_stored(at: Address) -> Steps[bool]:
+    """Whether there is such a checkpoint."""
     rows = yield Query(
-        "SELECT 1 FROM handoff_threads"
-        " WHERE thread_id = ? AND checkpoint_ns = ? AND fold_checkpoint_id > ?",
+        "SELECT 1 FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
         at,
     )
-    return bool(at.checkpoint_id) and bool(rows)
+    return bool(rows)
+
+
+def folded_away(at: Address) -> Steps[bool]:
+    """Whether a checkpoint is missing because a fold has removed it."""
+    _, fold = yield from journal.standing(at.thread_id, at.ns)
+    return bool(at.checkpoint_id) and at.checkpoint_id < fold and not (yield from is_stored(at))
 
 
 # -- which go ----------------------------------------------------------------------------------
@@ -183,13 +197,32 @@ def _superseded(
         row = rows[wanted]
         if wanted != here.checkpoint_id:
             marked = MILESTONE in row.metadata and history == "milestones"
-            if marked or children[wanted] > 1:
+            if marked or children[wanted] > 1 or (yield from _waits(dialect, here, row, child)):
                 return chain, wanted
             later, earlier = child.metadata.get("run_id"), row.metadata.get("run_id")
             chain.append(replace(row, ends_run=later is not None and later != earlier))
         child = row
         wanted = row.parent
     return chain, None
+
+
+def _waits(dialect: Dialect, here: Address, row: _Row, child: _Row) -> Steps[bool]:
+    """Whether a checkpoint still waits for an answer, though it has a child.
+
+    An update of the state goes on beside an interrupted or failed step, and does not use up
+    what its tasks have written. Where an earlier fold has removed that update, its checkpoint
+    is the child.
+    """
+    updated = child.metadata.get("source") in ("update", "fork")
+    folded = FOLD in child.metadata and child.checkpoint_id != here.checkpoint_id
+    if not updated and not folded:
+        return False
+    rows = yield Query(
+        f"SELECT 1 FROM {dialect.writes} WHERE thread_id = ? AND checkpoint_ns = ?"
+        " AND checkpoint_id = ? AND channel IN ('__interrupt__', '__error__') LIMIT 1",
+        (*here[:2], row.checkpoint_id),
+    )
+    return bool(rows)
 
 
 def _page(dialect: Dialect, here: Address, before: str) -> Steps[list[_Row]]:

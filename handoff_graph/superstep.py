@@ -41,7 +41,7 @@ from handoff_graph.fold import Policy
 from handoff_graph.heads import Heads, address, head_of, read_checkpoint
 from handoff_graph.journal import Codec
 from handoff_graph.milestones import FOLD
-from handoff_graph.retention import Address, History, folded_away, retire
+from handoff_graph.retention import Address, History, is_stored, retire
 from handoff_graph.steps import Done, Inner, Many, Query, Steps
 from handoff_graph.summarize import Summarizer
 from handoff_graph.task import content, utc_now
@@ -149,9 +149,13 @@ class Superstep:
         thread_id, ns, _ = put.here
         parent = address(put.config).checkpoint_id
         yield from self.dialect.lock(thread_id)
-        tombstone = yield from journal.deleted_at(thread_id)
+        tombstone, fold = yield from journal.standing(thread_id, ns)
         if (parent or put.here.checkpoint_id) <= tombstone:
             raise ThreadDeleted(thread_id)
+        at = put.here._replace(checkpoint_id=parent)
+        if parent and parent < fold and not (yield from is_stored(at)):
+            # A run that was left behind: what it holds unfolded must not come back.
+            raise CheckpointRemoved(thread_id, parent)
         if parent and not ns and not self.heads.has_session(thread_id):
             owner = self.policy.owner
             yield from journal.begin_session(thread_id, ns, parent, owner=owner, at=put.at)
@@ -165,12 +169,9 @@ class Superstep:
         if known is not None:
             return known
         saved = yield from read_checkpoint(put.config, self.codec)
-        if saved is not None:
-            return (yield from head_of(saved, put.values, self.codec))
-        if (yield from folded_away(parent)):
-            # A run that was left behind: what it holds unfolded must not come back.
-            raise CheckpointRemoved(parent.thread_id, parent.checkpoint_id)
-        return Head()
+        if saved is None:
+            return Head()
+        return (yield from head_of(saved, put.values, self.codec))
 
     def _advance(
         self, put: _Put, before: Head
@@ -315,7 +316,7 @@ class Superstep:
         at = address(config)
         if self.heads.is_retired(at):
             return Done(None)
-        tombstone = yield from journal.deleted_at(at.thread_id)
+        tombstone, _ = yield from journal.standing(at.thread_id)
         if at.checkpoint_id <= tombstone:
             return Done(None)
         self._watches.note(*at[:2], writes)
