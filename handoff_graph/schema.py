@@ -82,7 +82,8 @@ _PREFIX = {
     "sessions": "z",
 }
 _WORD = {"artifacts": "uri", "secrets": "name", "sessions": "owner"}
-_LINE_BREAKS = re.compile(r"[^\S\r\n]*[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]\s*")
+# Begins where white space begins, or a long run without a break takes quadratic time.
+_LINE_BREAKS = re.compile(r"(?<!\s)[^\S\r\n]*[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]\s*")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
