@@ -50,9 +50,16 @@ class InvalidTask(HandoffError, ValueError):
 
     def __init__(self, field: str, expected: str, found: object) -> None:
         self.field, self.expected, self.found = field, expected, found
-        shown = repr(found)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        shown = _shown(found)
         super().__init__(f"task field {field!r}: expected {expected}, found {shown}")
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # such as an integer of more digits than Python prints
+        return f"an unprintable {type(value).__name__}"
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 class UnsupportedSchema(HandoffError):

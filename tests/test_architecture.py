@@ -20,6 +20,7 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__i
 FLOORS = [
     {"errors"},
     {"schema"},
+    {"values"},
     {"task", "binding"},
     {"diff", "transcript", "briefing"},
     {"summarize", "ledger", "journal", "fold"},
@@ -29,7 +30,7 @@ FLOORS = [
     {"nodes", "__main__"},
     {"wiring"},
 ]
-PURE = {"errors", "schema", "task", "diff", "binding", "briefing", "ledger"}
+PURE = {"errors", "schema", "values", "task", "diff", "binding", "briefing", "ledger"}
 NO_GRAPH = PURE | {"transcript", "summarize", "fold", "journal", "catalog", "export", "standing"}
 
 
