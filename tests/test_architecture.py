@@ -27,7 +27,7 @@ FLOORS = [
     {"compaction", "export", "sqlite", "deltas", "catalog"},
     {"heads", "mirror", "threaded", "standing", "console"},
     {"saver", "cli"},
-    {"nodes", "__main__"},
+    {"nodes", "probing", "__main__"},
     {"wiring"},
 ]
 PURE = {"errors", "schema", "values", "task", "diff", "binding", "briefing", "ledger"}
