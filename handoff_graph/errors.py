@@ -8,6 +8,7 @@ HandoffError
 ├── CannotWire           add_handoff found no place for the nodes
 ├── NotAHandoffDatabase  the file is missing, or is something else
 ├── UnknownThread        the database holds no such thread (also a LookupError)
+├── UnreadableRow        what the database holds of a thread is damaged
 └── LedgerError          the ledger could not be written where it should be
 
 HandoffWarning           something was reported instead of raised, so the run could go on
@@ -27,6 +28,7 @@ __all__ = [
     "MissingChannel",
     "NotAHandoffDatabase",
     "UnknownThread",
+    "UnreadableRow",
     "UnsupportedSchema",
 ]
 
@@ -134,6 +136,20 @@ class UnknownThread(HandoffError, LookupError):
         self.thread, self.near = thread, tuple(near)
         hint = f" Did you mean: {', '.join(near)}?" if near else " See `handoff list`."
         super().__init__(f"no thread {thread!r} in this database.{hint}")
+
+
+class UnreadableRow(HandoffError):
+    """A row of the database is there, but what is stored in it cannot be read.
+
+    Attributes:
+        thread: the thread that the row belongs to; None where only its table is known.
+        table: the table.
+    """
+
+    def __init__(self, thread: str | None, table: str, reason: str) -> None:
+        self.thread, self.table = thread, table
+        whose = "a thread" if thread is None else f"thread {thread!r}"
+        super().__init__(f"the row of {whose} in {table} is not readable: {reason}")
 
 
 class LedgerError(HandoffError):
