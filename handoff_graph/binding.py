@@ -15,12 +15,18 @@ __all__ = ["BindingDetector", "binding_sentences", "sentences"]
 BindingDetector = Callable[[str], list[str]]
 """Text of one message in, its binding sentences out, each a verbatim piece of the text."""
 
+# Every pattern here must take linear time on any text, as a message may be of any length: a
+# pasted table has runs of thousands of spaces.
 _FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)]|#{1,6})\s+")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|cf|approx|no|fig|mr|mrs|ms|dr|st|inc|ltd|dept|[a-z])\.)$", re.I
 )
-_END = re.compile(r"[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-ÞЀ-Я]|\s*$)|[。！？]")
+_LONGEST_ABBREVIATION = len(" approx.")
+# Without the look-behind a run of marks is tried from each of them: quadratic.
+_END = re.compile(
+    r"(?<![.!?])[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-ÞЀ-Я]|\s*$)|[。！？]"
+)
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"'})
 
@@ -111,7 +117,8 @@ def sentences(text: str) -> list[str]:
 def _cut(paragraph: str) -> list[str]:
     pieces, start = [], 0
     for end in _END.finditer(paragraph):
-        if _ABBREVIATION.search(paragraph[start : end.start() + 1]) and end.end() < len(paragraph):
+        word = paragraph[max(start, end.start() + 1 - _LONGEST_ABBREVIATION) : end.start() + 1]
+        if _ABBREVIATION.search(word) and end.end() < len(paragraph):
             continue
         pieces.append(paragraph[start : end.end()].strip())
         start = end.end()

@@ -24,7 +24,9 @@ DEFAULT_BUDGET = 2_000
 _KEEP_DONE = 10  # finished items in full, however much room is left: each costs at every step
 _KEEP_SOME = 6  # failed attempts and notes likewise
 
-_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_INVISIBLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
 
 _HEAD = (
     "This is the record of a task in progress, written from earlier work on it. It is not a "

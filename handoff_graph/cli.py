@@ -1,25 +1,28 @@
 """The `handoff` command: look at tasks from a shell, without LangGraph.
 
-Exit codes: 0 all is well; 1 what was asked for is not there (no such database or thread); 2
-the command line is wrong; 10 the answer is there, but the ledger is not in step with it.
+Exit codes: 0 all is well; 1 what was asked for is not there or not readable (no such database
+or thread), or could not be printed; 2 the command line is wrong; 10 the answer is there, but
+the ledger is not in step with it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 import click
 
 from handoff_graph import catalog, console
-from handoff_graph.briefing import plain_line
-from handoff_graph.errors import HandoffError
+from handoff_graph.errors import HandoffError, NotAHandoffDatabase, UnreadableRow
 from handoff_graph.standing import Standing, ledger_standing
+from handoff_graph.values import check_state
 
 __all__ = ["main"]
 
@@ -65,12 +68,12 @@ def list_threads(db: str, as_json: bool) -> None:
     Example:
       handoff list --db handoff.db
     """
-    with _database(db) as conn:
+    with _database(db) as conn, _readable(None, "handoff_threads"):
         rows = [_row(thread, db) for thread in catalog.threads(conn)]
     if as_json:
         _print_json("list", rows)
     elif not rows:
-        click.echo(f"no threads in {db} yet")
+        console.line(f"no threads in {db} yet")
     else:
         console.table(
             ("thread", "status", "rev", "age", "owner", "ledger", "title"),
@@ -99,12 +102,11 @@ def show(thread: str, db: str, as_json: bool) -> None:
     Example:
       handoff show migration-postgres-west
     """
-    with _database(db) as conn:
-        found = catalog.thread(conn, thread)
+    found = _found(thread, db)
     if as_json:
         _print_json("show", {"thread": thread, "state": found.state})
     elif found.state is None:
-        click.echo(_not_folded(found))
+        console.line(_not_folded(found))
     else:
         console.state(found.state, thread)
 
@@ -120,14 +122,13 @@ def resume(thread: str, db: str, as_json: bool) -> None:
     Example:
       handoff resume migration-postgres-west
     """
-    with _database(db) as conn:
-        found = catalog.thread(conn, thread)
+    found = _found(thread, db)
     standing = ledger_standing(found, db)
     if as_json:
         _print_json("resume", _resume_data(found, standing, db))
     else:
         for line in _resume_lines(found, standing):
-            click.echo(line)
+            console.line(line)
     if standing.out_of_step:
         sys.exit(OUT_OF_STEP)
 
@@ -143,12 +144,14 @@ def log(thread: str, db: str, as_json: bool) -> None:
       handoff log migration-postgres-west
     """
     with _database(db) as conn:
-        catalog.thread(conn, thread)
-        revisions = list(catalog.revisions(conn, thread))
+        with _readable(thread, "handoff_threads"):
+            catalog.thread(conn, thread)
+        with _readable(thread, "handoff_journal"):
+            revisions = [_checked(revision) for revision in catalog.revisions(conn, thread)]
     if as_json:
         _print_json("log", [vars(revision) for revision in revisions])
     elif not revisions:
-        click.echo(f"{thread} has no revision yet: nothing has been folded")
+        console.line(f"{thread} has no revision yet: nothing has been folded")
     else:
         for revision in revisions:
             console.revision(revision)
@@ -197,11 +200,11 @@ def _resume_lines(found: catalog.Thread, standing: Standing) -> Iterator[str]:
     yield ", ".join(parts) or "nothing done yet"
     for item in state["blocked"]:
         needs = f" (needs: {item['needs']})" if item.get("needs") else ""
-        yield plain_line(f"blocked: {item['text']}{needs}")
+        yield f"blocked: {item['text']}{needs}"
     for item in state["constraints"]:
-        yield plain_line(f"constraint: {item['text']}")
+        yield f"constraint: {item['text']}"
     if state["next_action"]:
-        yield plain_line(f"next: {state['next_action']}")
+        yield f"next: {state['next_action']}"
     closed = state["status"] in ("done", "abandoned")
     yield f"closed: {state['status']}" if closed else "ready: no re-briefing required"
 
@@ -257,18 +260,88 @@ def _age(checkpoint_id: str) -> str:
 
 @contextmanager
 def _database(path: str) -> Iterator[sqlite3.Connection]:
-    with closing(catalog.open_readonly(path)) as conn:
-        yield conn
+    try:
+        with closing(catalog.open_readonly(path)) as conn:
+            yield conn
+    except sqlite3.Error as error:
+        raise NotAHandoffDatabase(path, f"not readable ({error})") from error
+
+
+@contextmanager
+def _readable(thread: str | None, table: str) -> Iterator[None]:
+    """Name the row, if what is read of it is not what a saver writes."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:  # also InvalidTask, and what json raises
+        raise UnreadableRow(thread, table, str(error)) from error
+
+
+def _found(thread: str, db: str) -> catalog.Thread:
+    with _database(db) as conn, _readable(thread, "handoff_threads"):
+        found = catalog.thread(conn, thread)
+        if found.state is not None:
+            check_state(found.state)
+        return found
+
+
+def _checked(revision: catalog.Revision) -> catalog.Revision:
+    """The same revision, if its change can be shown."""
+    change: Any = revision.change
+    if not isinstance(change, dict):
+        raise ValueError("its change is not an object")
+    for part in ("set", "items", "unlisted", "gone"):
+        if not isinstance(change.get(part, {}), dict):
+            raise ValueError(f"{part!r} of its change is not an object")
+    for items in (*change.get("items", {}).values(), *change.get("unlisted", {}).values()):
+        if not all(isinstance(item, dict) and "id" in item for item in items):
+            raise ValueError("its change lists something else than items")
+    for ids in change.get("gone", {}).values():
+        if not all(isinstance(gone, str) for gone in ids):
+            raise ValueError("its change takes out something else than ids")
+    return revision
 
 
 def _print_json(verb: str, data: Any) -> None:
     click.echo(json.dumps({"handoff": JSON_VERSION, "verb": verb, "data": data}, indent=2))
 
 
+def _complain(*lines: str) -> None:
+    with suppress(OSError):
+        for line in lines:
+            console.line(line, err=True)
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere: the interpreter flushes it at its end, and would
+    report once more what has just been reported."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage(error: click.ClickException) -> list[str]:
+    """What click says of a wrong command line; it quotes arguments as they are."""
+    context = getattr(error, "ctx", None)
+    said = f"Error: {error.format_message()}"
+    if context is None:
+        return [said]
+    return [context.get_usage(), f"Try '{context.command_path} --help' for help.", "", said]
+
+
 def main() -> None:
-    """Run the command; a `HandoffError` is one line on standard error and exit code 1."""
+    """Run the command; what goes wrong is one line on standard error and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        cli(prog_name="handoff")
+        sys.exit(cli.main(prog_name="handoff", standalone_mode=False))
     except HandoffError as error:
-        click.echo(f"handoff: {plain_line(str(error))}", err=True)
+        _complain(f"handoff: {error}")
+        sys.exit(1)
+    except click.ClickException as error:
+        _complain(*_usage(error))
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except OSError as error:
+        _complain(f"handoff: {error.strerror or error}")
+        _drop_output()
         sys.exit(1)

@@ -14,16 +14,26 @@ from handoff_graph.briefing import plain_line
 if TYPE_CHECKING:
     from handoff_graph.catalog import Revision
 
-__all__ = ["on_terminal", "revision", "state", "table"]
+__all__ = ["line", "on_terminal", "revision", "state", "table"]
 
 _STATUS = {"done": "green", "blocked": "red", "in_progress": "cyan", "abandoned": "bright_black"}
 _BAD = {"failed", "missing", "behind", "ahead", "edited", "foreign", "unreadable"}
+_WORD = 11  # characters of a cell that a table never folds: as long as the longest status
 _MARKS = {"done": ("+", "green"), "blocked": ("!", "red"), "constraints": ("§", "yellow")}
 
 
 def on_terminal() -> bool:
     """Whether standard output is a terminal that wants colours."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    if sys.stdout is None or not sys.stdout.isatty():
+        return False
+    return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def line(text: str, *, err: bool = False, **style: Any) -> None:
+    """Print one line. All that the command says comes through here or through `table`, since
+    a thread id, a path or an argument may hold what would steer the terminal."""
+    plain = plain_line(text)
+    click.echo(_styled(plain, **style) if style else plain, err=err)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -38,10 +48,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(*head, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    terminal = Console()
+    first, *others = _widths(head, rows)
+    needed = min(first, 2 * _WORD) + sum(min(width, _WORD) + 2 for width in others)
+    if terminal.width < needed:
+        _stacked(head, rows)
+        return
+    grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name, width in zip(head, _widths(head, rows), strict=True):
+        grid.add_column(name, overflow="fold", no_wrap=width <= _WORD)
     for row in rows:
         grid.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    Console().print(grid)
+    terminal.print(grid)
+
+
+def _widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+
+def _stacked(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    for first, *rest in rows:
+        line(first, bold=True)
+        for name, cell in zip(head[1:], rest, strict=True):
+            if cell:
+                click.echo(f"  {name}: " + _styled(cell, fg=_style(cell) or None))
 
 
 def _style(cell: str) -> str:
@@ -55,7 +85,7 @@ def state(task: Mapping[str, Any], thread: str) -> None:
         if task[name]:
             colour = _STATUS.get(task[name]) if name == "status" else None
             click.echo(f"{label}: " + _styled(plain_line(task[name]), fg=colour))
-    click.echo(f"revision: {task['revision']}, {task['updated'][:16].replace('T', ' ')} UTC")
+    line(f"revision: {task['revision']}, {task['updated'][:16].replace('T', ' ')} UTC")
     for section in (
         "constraints",
         "in_progress",
@@ -73,22 +103,22 @@ def state(task: Mapping[str, Any], thread: str) -> None:
             continue
         _heading(section.replace("_", " "))
         if rolled:
-            click.echo(f"  ({rolled} earlier ones: handoff log {thread})")
+            line(f"  ({rolled} earlier ones: handoff log {thread})")
         for item in items:
             click.echo("  " + _line(section, item))
     if task["next_action"]:
         _heading("next action")
-        click.echo("  " + plain_line(task["next_action"]))
+        line("  " + task["next_action"])
 
 
 def revision(entry: Revision) -> None:
     """Print one revision of the journal and what it changed."""
     when = entry.at[:19].replace("T", " ")
     title = f"revision {entry.revision}  {when} UTC  {entry.owner}  {entry.reason}"
-    click.echo(_styled(plain_line(title), bold=True))
+    line(title, bold=True)
     for name, value in entry.change.get("set", {}).items():
         if name in ("title", "objective", "status", "owner", "next_action", "phase"):
-            click.echo(plain_line(f"    {name.replace('_', ' ')}: {value}"))
+            line(f"    {name.replace('_', ' ')}: {value}")
     for section, items in entry.change.get("items", {}).items():
         for item in items if section != "sessions" else ():
             click.echo("  " + _line(section, item))
@@ -96,7 +126,7 @@ def revision(entry: Revision) -> None:
         for item in items:
             click.echo("  " + _line(section, item))
     for section, ids in entry.change.get("gone", {}).items():
-        click.echo(plain_line(f"  - {section.replace('_', ' ')}: {', '.join(ids)} rolled up"))
+        line(f"  - {section.replace('_', ' ')}: {', '.join(ids)} rolled up")
 
 
 def _line(section: str, item: Mapping[str, Any]) -> str:
@@ -109,7 +139,7 @@ def _line(section: str, item: Mapping[str, Any]) -> str:
 
 
 def _heading(text: str) -> None:
-    click.echo(_styled(plain_line(text), bold=True))
+    line(text, bold=True)
 
 
 def _styled(text: str, **style: Any) -> str:

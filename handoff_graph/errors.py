@@ -12,6 +12,7 @@ HandoffError
 ├── CannotWire           add_handoff found no place for the nodes
 ├── NotAHandoffDatabase  the file is missing, or is something else
 ├── UnknownThread        the database holds no such thread (also a LookupError)
+├── UnreadableRow        what the database holds of a thread is damaged
 └── LedgerError          the ledger could not be written where it should be
 
 HandoffWarning           something was reported instead of raised, so the run could go on
@@ -35,6 +36,7 @@ __all__ = [
     "ThreadDeleted",
     "ThreadExists",
     "UnknownThread",
+    "UnreadableRow",
     "UnsupportedSchema",
 ]
 
@@ -58,9 +60,16 @@ class InvalidTask(HandoffError, ValueError):
 
     def __init__(self, field: str, expected: str, found: object) -> None:
         self.field, self.expected, self.found = field, expected, found
-        shown = repr(found)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        shown = _shown(found)
         super().__init__(f"task field {field!r}: expected {expected}, found {shown}")
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # such as an integer of more digits than Python prints
+        return f"an unprintable {type(value).__name__}"
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 class UnsupportedSchema(HandoffError):
@@ -197,6 +206,20 @@ class UnknownThread(HandoffError, LookupError):
         self.thread, self.near = thread, tuple(near)
         hint = f" Did you mean: {', '.join(near)}?" if near else " See `handoff list`."
         super().__init__(f"no thread {thread!r} in this database.{hint}")
+
+
+class UnreadableRow(HandoffError):
+    """A row of the database is there, but what is stored in it cannot be read.
+
+    Attributes:
+        thread: the thread that the row belongs to; None where only its table is known.
+        table: the table.
+    """
+
+    def __init__(self, thread: str | None, table: str, reason: str) -> None:
+        self.thread, self.table = thread, table
+        whose = "a thread" if thread is None else f"thread {thread!r}"
+        super().__init__(f"the row of {whose} in {table} is not readable: {reason}")
 
 
 class LedgerError(HandoffError):

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
@@ -112,7 +114,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         try:
             made = self._summarizer(job.state, job.folding)
             if inspect.isawaitable(made):
-                made = asyncio.run(cast(Any, made))
+                made = _awaited(made)
             return self._result(job, job.folding, made)
         except Exception as error:
             return self._failed(job, error)
@@ -270,6 +272,24 @@ class LedgerExportNode(Runnable[Any, dict[str, Any]]):
         if saver is not None:
             saver.export_to(self.exporter)
         return saver is not None
+
+
+def _awaited(pending: Awaitable[Any]) -> Any:
+    """The result of an awaitable, for a caller that cannot await.
+
+    A notebook or a web handler that calls `invoke` has an event loop running in its thread; a
+    second one needs another thread, which takes the context along.
+    """
+
+    async def wait() -> Any:
+        return await pending
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as worker:
+        return worker.submit(copy_context().run, asyncio.run, wait()).result()
 
 
 def _fields(state: Any) -> Mapping[str, Any]:

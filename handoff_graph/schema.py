@@ -1,9 +1,8 @@
-"""The shape of a task state: its fields, ids and stamps, and how a value becomes one of them.
+"""The shape of a task state: its fields, ids and stamps.
 
 A task state is a plain JSON object, so it can be a LangGraph channel, a row in the journal or
-a line in a file, and no moved or renamed class can ever make an old thread unreadable. What
-comes in from outside is checked here, value by value, and refused with the path of the field.
-Pure, but for the clock that `utc_now` reads.
+a line in a file, and no moved or renamed class can ever make an old thread unreadable. Pure,
+but for the clock that `utc_now` reads.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, Literal, TypedDict, cast, get_args
 
@@ -35,11 +33,6 @@ __all__ = [
     "is_task_state",
     "item_order",
     "new_id",
-    "read_items",
-    "read_json",
-    "read_revision",
-    "read_scalar",
-    "read_text",
     "stamp",
     "upcast",
     "utc_now",
@@ -81,9 +74,6 @@ _PREFIX = {
     "notes": "n",
     "sessions": "z",
 }
-_WORD = {"artifacts": "uri", "secrets": "name", "sessions": "owner"}
-_LINE_BREAKS = re.compile(r"[^\S\r\n]*[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]\s*")
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class Item(TypedDict, total=False):
@@ -194,112 +184,6 @@ def upcast(stored: Mapping[str, Any] | None, *, partial: bool = False) -> dict[s
     for step in range(version, SCHEMA):
         state = _UPCASTS[step](state)
     return state if partial else {**blank_state(), **state, MARK: SCHEMA}
-
-
-# -- reading values from outside --------------------------------------------------------------
-
-
-def read_items(
-    update: Mapping[str, Any], section: str, *, by: str, clock: str, sequential: bool
-) -> list[dict[str, Any]]:
-    """The items of one section of an update, checked and complete.
-
-    Args:
-        update: a task update.
-        section: the section to read.
-        by: who says so, where an item does not.
-        clock: the time of an item that has none.
-        sequential: whether such an item is marked (`_raw`) to win over what stands there.
-
-    Raises:
-        InvalidTask: an item breaks the schema; it names the field.
-    """
-    items = update[section]
-    if isinstance(items, (str, bytes)) or not isinstance(items, Sequence):
-        raise InvalidTask(section, "a list of items", items)
-    return [
-        _read_item(section, number, raw, by=by, clock=clock, sequential=sequential)
-        for number, raw in enumerate(items)
-    ]
-
-
-def _read_item(
-    section: str, number: int, raw: Any, *, by: str, clock: str, sequential: bool
-) -> dict[str, Any]:
-    path = f"{section}[{number}]"
-    word = _WORD.get(section, "text")
-    given: dict[str, Any] = {word: raw} if isinstance(raw, str) else raw
-    if not isinstance(given, Mapping):
-        raise InvalidTask(path, "a text or an object", raw)
-    item = {str(key): read_json(f"{path}.{key}", value) for key, value in given.items()}
-    for key in ("id", "by", "at", "src", "needs", "why", "what", "where", "outcome", word):
-        if not isinstance(item.get(key, ""), str):
-            raise InvalidTask(f"{path}.{key}", "a string", item[key])
-        if item.get(key):
-            item[key] = _one_line(item[key])
-    said = item.get(word, "")
-    if not said and not (section in WORK and item.get("id")):
-        raise InvalidTask(f"{path}.{word}", "a non-empty text", item.get(word))
-    item.setdefault("id", new_id(section, said))
-    if not item["id"]:
-        raise InvalidTask(f"{path}.id", "a non-empty id", item["id"])
-    if by and not item.get("by"):
-        item["by"] = by
-    if not item.get("at"):
-        item["at"] = clock
-        item["_raw"] = sequential
-    return item
-
-
-def _one_line(text: str) -> str:
-    return _LINE_BREAKS.sub(" ", _UNSTORABLE.sub("\ufffd", text).strip())
-
-
-def read_scalar(name: str, value: Any) -> Any:
-    """One top-level field; unknown ones may be any JSON value."""
-    if name == "status" and value not in STATUSES:
-        raise InvalidTask("status", "one of " + ", ".join(STATUSES), value)
-    if name in SCALARS:
-        if not isinstance(value, str):
-            raise InvalidTask(name, "a string", value)
-        return _one_line(value)
-    return read_json(name, value)
-
-
-def read_text(update: Mapping[str, Any], name: str) -> str:
-    """An optional text of an update; empty if it is not there."""
-    value = update.get(name) or ""
-    if not isinstance(value, str):
-        raise InvalidTask(name, "a string", value)
-    return value
-
-
-def read_revision(update: Mapping[str, Any]) -> int:
-    """The revision an update speaks of; 0 if it names none."""
-    value = update.get("revision", 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidTask("revision", "a count", value)
-    return value
-
-
-def read_json(path: str, value: Any) -> Any:
-    """Only what JSON can hold comes in; what is unstorable in a text is replaced."""
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, str):
-        return _UNSTORABLE.sub("\ufffd", value)
-    if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise InvalidTask(path, "a finite number", value)
-        return value
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise InvalidTask(path, "string keys", key)
-        return {key: read_json(f"{path}.{key}", inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [read_json(f"{path}[{n}]", inner) for n, inner in enumerate(value)]
-    raise InvalidTask(path, "a JSON value", value)
 
 
 def item_order(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -18,16 +18,14 @@ from typing import Any, Protocol, runtime_checkable
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
-    FunctionMessage,
     HumanMessage,
     SystemMessage,
-    ToolMessage,
 )
 
 from handoff_graph.binding import BindingDetector, binding_sentences, sentences
 from handoff_graph.schema import new_id, stamp
 from handoff_graph.task import TaskUpdate, task_update
-from handoff_graph.transcript import is_briefing, message_text
+from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text
 
 __all__ = ["Folding", "HeuristicSummarizer", "Summarizer"]
 
@@ -219,26 +217,24 @@ def _paired(messages: Sequence[BaseMessage]) -> list[tuple[dict[str, Any], BaseM
     """Every tool call with its result, in the order of the calls; None: it never came."""
     pairs: list[tuple[dict[str, Any], BaseMessage | None]] = []
     open_at: dict[str, int] = {}
-    for message in messages:
-        if isinstance(message, AIMessage):
-            for call in message.tool_calls:
-                open_at[call["id"] or ""] = len(pairs)
-                pairs.append((dict(call), None))
-        elif isinstance(message, ToolMessage):
-            index = open_at.pop(message.tool_call_id, None)
-            if index is not None:
-                pairs[index] = (pairs[index][0], message)
-            else:
-                pairs.append(({"name": message.name, "id": message.tool_call_id}, message))
-        elif isinstance(message, FunctionMessage):
-            pairs.append(({"name": message.name}, message))
+    for message, part in zip(messages, call_parts(messages), strict=True):
+        # An old-style function call has a key but is no tool call: its result speaks for it.
+        for call, key in zip(calls_of(message), part.makes, strict=False):
+            open_at[key] = len(pairs)
+            pairs.append((dict(call), None))
+        index = open_at.pop(part.answers, None) if part.answers is not None else None
+        if index is not None:
+            pairs[index] = (pairs[index][0], message)
+        elif part.answers is not None:
+            src = getattr(message, "tool_call_id", "")
+            pairs.append(({"name": message.name, "id": src}, message))
     return pairs
 
 
 def _work_item(call: Mapping[str, Any], result: BaseMessage | None) -> tuple[str, dict[str, str]]:
     name = str(call.get("name") or "tool")
     args = call.get("args") or {}
-    said = _shorten(f"{name}({', '.join(f'{k}={_plain(v)}' for k, v in args.items())})", _CALL)
+    said = _shorten(f"{name}({_arguments(args)})", _CALL)
     item = {
         "id": new_id("done", name, json.dumps(args, sort_keys=True, default=str)),
         "by": "tool",
@@ -254,6 +250,13 @@ def _work_item(call: Mapping[str, Any], result: BaseMessage | None) -> tuple[str
     if getattr(result, "status", "success") == "error":
         return "in_progress", {**item, "text": f"{said}: failed: {answer}", "outcome": "failed"}
     return "done", {**item, "text": f"{said} -> {answer}" if answer else said}
+
+
+def _arguments(args: Any) -> str:
+    """The arguments of a call; a plain text where the model got them wrong."""
+    if not isinstance(args, Mapping):
+        return _plain(args)
+    return ", ".join(f"{name}={_plain(value)}" for name, value in args.items())
 
 
 def _first_line(text: str) -> str:

@@ -18,8 +18,6 @@ from typing import Any, cast
 
 from handoff_graph.errors import InvalidTask
 from handoff_graph.schema import (
-    MARK,
-    ROLLS_UP,
     SECTIONS,
     STATUSES,
     WORK,
@@ -32,12 +30,20 @@ from handoff_graph.schema import (
     is_task_state,
     item_order,
     new_id,
-    read_items,
-    read_revision,
-    read_scalar,
-    read_text,
     upcast,
     utc_now,
+)
+from handoff_graph.values import (
+    BOOKKEEPING,
+    check_names,
+    check_state,
+    read_folds,
+    read_items,
+    read_revision,
+    read_rolled_up,
+    read_scalar,
+    read_stamps,
+    read_text,
 )
 
 __all__ = [
@@ -116,7 +122,7 @@ def merge(state: Mapping[str, Any] | None, update: Mapping[str, Any] | None) -> 
         (['audit'], [])
     """
     if state is None or is_task_state(state):
-        base = upcast(state)
+        base = dict(check_state(upcast(state)))
     else:
         base = _apply(blank_state(), upcast(state, partial=True))
     return _apply(base, upcast(update, partial=True)) if update else base
@@ -129,6 +135,7 @@ def _apply(
     base: Mapping[str, Any], update: Mapping[str, Any], *, check_moves: bool = True
 ) -> dict[str, Any]:
     state: dict[str, Any] = dict(base)
+    check_names(update)
     at = read_text(update, "at")
     by = read_text(update, "by")
     clock = at or str(base["updated"])
@@ -139,7 +146,7 @@ def _apply(
         if section in update
     }
     _merge_scalars(state, update, at)
-    state["rolled_up"] = _merge_rolled_up(base["rolled_up"], update.get("rolled_up") or {})
+    state["rolled_up"] = _merge_newest(base["rolled_up"], read_rolled_up(update), "count")
     _merge_work(state, arriving, check_moves)
     for section, items in arriving.items():
         if section == "constraints":
@@ -147,7 +154,7 @@ def _apply(
         elif section not in WORK:
             state[section] = _merge_section(section, state[section], items)
     _drop_rolled_up(state)
-    state["folds"] = _merge_folds(base["folds"], update.get("folds") or {})
+    state["folds"] = _merge_newest(base["folds"], read_folds(update), "n")
     state["revision"] = max(int(base["revision"]), read_revision(update))
     stamps = [str(item.get("at", "")) for items in arriving.values() for item in items]
     state["updated"] = max([str(base["updated"]), at, read_text(update, "updated"), *stamps])
@@ -156,13 +163,10 @@ def _apply(
 
 def _merge_scalars(state: dict[str, Any], update: Mapping[str, Any], at: str) -> None:
     stamps = dict(state["stamps"])
-    given = update.get("stamps", {})
-    if not isinstance(given, Mapping):
-        raise InvalidTask("stamps", "an object", given)
-    known = {*SECTIONS, "rolled_up", "folds", "stamps", "revision", "updated", "at", "by", MARK}
+    given = read_stamps(update)
     raw = not at and "stamps" not in update
     for name, value in update.items():
-        if name in known or (value == "" and name not in given):
+        if name in BOOKKEEPING or (value == "" and name not in given):
             continue
         value = read_scalar(name, value)
         stamp = str(given.get(name, "")) or at or (str(state["updated"]) if raw else "")
@@ -251,20 +255,14 @@ def _union_constraints(
     return sorted(taken.values(), key=item_order)
 
 
-def _merge_rolled_up(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
-    """`{section: {count, last, through, unlisted}}`: how many items are in the journal only,
-    the ids that the newest roll-up took, the newest stamp among those, and those of them that
-    the journal has yet to write down."""
-    if not isinstance(theirs, Mapping):
-        raise InvalidTask("rolled_up", "an object of {section: {count, last, through}}", theirs)
+def _merge_newest(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], counter: str
+) -> dict[str, Any]:
+    """Of two entries under one name the one that has counted further."""
     merged = dict(ours)
-    for section, entry in theirs.items():
-        if section not in ROLLS_UP:
-            raise InvalidTask(f"rolled_up.{section}", "one of " + ", ".join(ROLLS_UP), section)
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("count"), int):
-            raise InvalidTask(f"rolled_up.{section}.count", "a count", entry)
-        before = merged.get(section, {"count": 0})
-        merged[section] = max(before, dict(entry), key=lambda e: (e["count"], canonical(e)))
+    for name, entry in theirs.items():
+        before = merged.get(name, {counter: -1})
+        merged[name] = max(before, entry, key=lambda e: (e[counter], canonical(e)))
     return merged
 
 
@@ -278,19 +276,6 @@ def _drop_rolled_up(state: dict[str, Any]) -> None:
                 for item in state[swept]
                 if item["id"] not in gone or str(item.get("at", "")) > through
             ]
-
-
-def _merge_folds(ours: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
-    """`{channel: {n, anchor, calls, ...}}`: the bookkeeping of each transcript's last fold."""
-    if not isinstance(theirs, Mapping):
-        raise InvalidTask("folds", "an object of {channel: fold}", theirs)
-    merged = dict(ours)
-    for channel, entry in theirs.items():
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("n"), int):
-            raise InvalidTask(f"folds.{channel}.n", "a count of folds", entry)
-        before = merged.get(channel, {"n": -1})
-        merged[channel] = max(before, dict(entry), key=lambda e: (e["n"], canonical(e)))
-    return merged
 
 
 def _age(section: str, item: Mapping[str, Any]) -> tuple[str, int, str]:

@@ -11,10 +11,10 @@ seen them. Pure: langchain-core messages in, lists out.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -27,9 +27,12 @@ from langchain_core.messages import (
 )
 
 __all__ = [
+    "CallPart",
     "Split",
     "briefing_message",
     "briefing_revision",
+    "call_parts",
+    "calls_of",
     "completed_calls",
     "has_open_call",
     "invalid_reason",
@@ -111,6 +114,57 @@ def message_keys(messages: Sequence[BaseMessage]) -> list[str]:
     return keys
 
 
+# -- calls and results -----------------------------------------------------------------------
+
+
+class CallPart(NamedTuple):
+    """What one message has to do with tool calls: a key for each it makes, in the order of
+    `calls_of`, and the key of the one whose result it is."""
+
+    makes: tuple[str, ...] = ()
+    answers: str | None = None
+
+
+def calls_of(message: BaseMessage) -> list[Mapping[str, Any]]:
+    """The tool calls of a message, those with unreadable arguments last: agents answer these
+    too, and providers are sent both kinds."""
+    if not isinstance(message, AIMessage):
+        return []
+    return [*message.tool_calls, *message.invalid_tool_calls]
+
+
+def call_parts(messages: Sequence[BaseMessage]) -> list[CallPart]:
+    """Which message answers which call, one entry a message.
+
+    Some models leave call ids out. Such calls have the results without an id that follow
+    before the next calls, in their order.
+    """
+    unnamed: deque[str] = deque()
+    parts: list[CallPart] = []
+    for index, message in enumerate(messages):
+        calls = {f"call {n} of message {index}": c for n, c in enumerate(calls_of(message))}
+        if calls:
+            unnamed = deque(key for key, call in calls.items() if not call["id"])
+            parts.append(CallPart(tuple(call["id"] or key for key, call in calls.items())))
+        elif isinstance(message, AIMessage) and (legacy := _legacy(message)):
+            parts.append(CallPart((legacy,)))
+        elif isinstance(message, (ToolMessage, FunctionMessage)):
+            parts.append(CallPart(answers=_answered(message, unnamed)))
+        else:
+            parts.append(CallPart())
+    return parts
+
+
+def _answered(message: ToolMessage | FunctionMessage, unnamed: deque[str]) -> str:
+    named = getattr(message, "tool_call_id", None)
+    return unnamed.popleft() if named == "" and unnamed else named or str(message.name)
+
+
+def _legacy(message: AIMessage) -> str:
+    """The name in an old-style function call, which is answered by a `FunctionMessage`."""
+    return str((message.additional_kwargs.get("function_call") or {}).get("name") or "")
+
+
 # -- exchanges -------------------------------------------------------------------------------
 
 
@@ -134,29 +188,17 @@ class _Unit:
 
 def _units(messages: Sequence[BaseMessage]) -> list[_Unit]:
     units: list[_Unit] = []
-    waiting: dict[str, _Unit] = {}  # every call id seen -> its exchange
-    for index, message in enumerate(messages):
-        if isinstance(message, AIMessage) and (message.tool_calls or _legacy(message)):
-            calls = {call["id"] or "" for call in message.tool_calls} or {_legacy(message)}
-            units.append(_Unit([index], open=calls))
-            waiting.update(dict.fromkeys(calls, units[-1]))
-        elif isinstance(message, (ToolMessage, FunctionMessage)):
-            call = getattr(message, "tool_call_id", None) or str(message.name)
-            owner = waiting.get(call)
-            if owner is None:
-                units.append(_Unit([index], orphan=True))
-            else:
-                owner.at.append(index)
-                owner.answered += call in owner.open
-                owner.open.discard(call)
-        else:
-            units.append(_Unit([index]))
+    waiting: dict[str, _Unit] = {}  # every call seen -> its exchange
+    for index, part in enumerate(call_parts(messages)):
+        owner = waiting.get(part.answers) if part.answers is not None else None
+        if owner is not None:
+            owner.at.append(index)
+            owner.answered += part.answers in owner.open
+            owner.open -= {part.answers}
+            continue
+        units.append(_Unit([index], open=set(part.makes), orphan=part.answers is not None))
+        waiting.update(dict.fromkeys(part.makes, units[-1]))
     return _joined(units)
-
-
-def _legacy(message: AIMessage) -> str:
-    """The name in an old-style function call, which is answered by a `FunctionMessage`."""
-    return str((message.additional_kwargs.get("function_call") or {}).get("name") or "")
 
 
 def _joined(units: list[_Unit]) -> list[_Unit]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -12,6 +14,7 @@ from typing_extensions import TypedDict
 
 from handoff_graph.errors import CannotWire
 from handoff_graph.nodes import LedgerExportNode, SummarizerNode
+from handoff_graph.probing import check_task_channel, foldable
 from handoff_graph.task import merge
 
 __all__ = ["add_handoff"]
@@ -43,7 +46,9 @@ def add_handoff(
         The same builder.
 
     Raises:
-        CannotWire: there is no plain edge from `tools` to `agent`.
+        CannotWire: there is no plain edge from `tools` to `agent`, or the graph's state has
+            no transcript that can be folded, or no room for the task.
+        TypeError: an option is none of `SummarizerNode`'s, or is given beside `summarizer`.
     """
     if not isinstance(builder, StateGraph):
         raise CannotWire(
@@ -53,20 +58,11 @@ def add_handoff(
     if SummarizerNode.name in builder.nodes:
         raise CannotWire("the handoff nodes are in this graph already")
     starts = [tools] if isinstance(tools, str) else list(tools)
-    back = sorted((a, b) for a, b in builder.edges if a in starts and agent in (None, b))
-    targets = {b for _, b in back}
-    if len(targets) != 1 or {a for a, _ in back} != set(starts):
-        edges = ", ".join(f"{a} -> {b}" for a, b in sorted(builder.edges)) or "none"
-        raise CannotWire(
-            f"no single plain edge leads from {' and '.join(map(repr, starts))} back to "
-            f"{'an agent' if agent is None else repr(agent)} (plain edges: {edges}). Name the "
-            "nodes with tools= and agent=, or add SummarizerNode and LedgerExportNode "
-            "yourself where your tools hand back to your model."
-        )
-    (target,) = targets
-    node = summarizer or SummarizerNode(**options)
+    back = _edges_back(builder, starts, agent)
+    ((_, target), *_) = back
+    node = _summarizer(summarizer, options)
     export = None if ledger is None else LedgerExportNode(ledger, task_key=node.task_key)
-    schema = _with_task(builder.state_schema, node.task_key)
+    schema = _input_schema(builder, node.task_key)
     builder.add_node(node.name, node, input_schema=schema)
     builder.add_edge(node.name, target)
     if export is not None:
@@ -76,6 +72,44 @@ def add_handoff(
     for start in starts:
         builder.add_conditional_edges(start, _route(node, export, target, schema))
     return builder
+
+
+def _edges_back(
+    builder: StateGraph[Any, Any, Any, Any], starts: Sequence[str], agent: str | None
+) -> list[tuple[str, str]]:
+    """The edges from the tools to the one agent that they lead back to."""
+    if not starts:
+        raise CannotWire(
+            "tools= names no node; it takes the name of the node that runs tools, or several"
+        )
+    back = sorted((a, b) for a, b in builder.edges if a in starts and agent in (None, b))
+    if len({b for _, b in back}) != 1 or {a for a, _ in back} != set(starts):
+        edges = ", ".join(f"{a} -> {b}" for a, b in sorted(builder.edges)) or "none"
+        raise CannotWire(
+            f"no single plain edge leads from {' and '.join(map(repr, starts))} back to "
+            f"{'an agent' if agent is None else repr(agent)} (plain edges: {edges}). Name the "
+            "nodes with tools= and agent=, or add SummarizerNode and LedgerExportNode "
+            "yourself where your tools hand back to your model."
+        )
+    return back
+
+
+def _summarizer(ready: SummarizerNode | None, options: Mapping[str, Any]) -> SummarizerNode:
+    known = list(inspect.signature(SummarizerNode).parameters)
+    for name in options:
+        if name not in known:
+            known += inspect.signature(add_handoff).parameters
+            near = difflib.get_close_matches(name, set(known) - {"builder", "options"}, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see SummarizerNode for those it has."
+            raise TypeError(f"add_handoff has no option {name!r}; {hint}")
+    if ready is None:
+        return SummarizerNode(**options)
+    if options:
+        raise TypeError(
+            f"add_handoff would ignore {', '.join(f'{name}=' for name in options)} beside "
+            "summarizer=: give these to that SummarizerNode, or leave summarizer= out"
+        )
+    return ready
 
 
 def _route(
@@ -97,8 +131,16 @@ def _route(
     return handoff
 
 
-def _with_task(schema: type, task_key: str) -> type:
-    """The user's state with the task channel beside it, as the nodes' input."""
-    hints = get_type_hints(schema, include_extras=True)
-    hints.setdefault(task_key, Annotated[dict[str, Any], merge])
-    return TypedDict("HandoffInput", hints)  # type: ignore[operator, no-any-return]
+def _input_schema(builder: StateGraph[Any, Any, Any, Any], task_key: str) -> type:
+    """What the nodes see of the user's state: what they can fold, and the task beside it."""
+    if not isinstance(builder.state_schema, type) or "__root__" in builder.channels:
+        raise CannotWire(
+            f"this graph's state is {builder.state_schema}, which has no room for a task. Make it "
+            "a class with fields (a TypedDict, a dataclass or a pydantic model), such as one that "
+            "inherits from MessagesState or HandoffState."
+        )
+    check_task_channel(builder.channels, task_key)
+    hints = get_type_hints(builder.state_schema, include_extras=True)
+    seen = {name: hints[name] for name in foldable(builder.channels, hints)}
+    seen[task_key] = hints.get(task_key, Annotated[dict[str, Any], merge])
+    return TypedDict("HandoffInput", seen)  # type: ignore[operator, no-any-return]

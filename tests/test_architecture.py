@@ -20,6 +20,7 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__i
 FLOORS = [
     {"errors", "steps"},
     {"schema"},
+    {"values"},
     {"task", "binding"},
     {"diff", "transcript", "briefing"},
     {"summarize", "ledger", "journal", "fold"},
@@ -30,10 +31,10 @@ FLOORS = [
     {"superstep", "threads", "reading"},
     {"mirror", "maintenance"},
     {"saver", "cli"},
-    {"nodes", "__main__"},
+    {"nodes", "probing", "__main__"},
     {"wiring"},
 ]
-PURE = {"errors", "steps", "schema", "task", "diff", "binding", "briefing", "ledger"}
+PURE = {"errors", "steps", "schema", "values", "task", "diff", "binding", "briefing", "ledger"}
 NO_GRAPH = PURE | {
     "transcript",
     "summarize",

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -221,10 +222,185 @@ def test_hostile_texts_cannot_steer_the_terminal(tmp_path: Path) -> None:
         assert "gone" in done.stdout
 
 
-def on_terminal(*arguments: str, cwd: Path) -> str:
+EVIL = "a\x1b[31mred\x1b]0;owned\x07\x9b2J\u202egnp\u2066\u061c\r\nb"
+"""A thread id that tries to colour, retitle, clear, reverse and break lines."""
+
+
+def assert_harmless(*outputs: str) -> None:
+    """Nothing but visible characters and the line feeds and tabs of the command itself."""
+    for output in outputs:
+        assert not re.search(
+            r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u202a-\u202e\u2066-\u2069]", output
+        )
+        assert "\nb" not in output
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with two hostile thread ids, one of them folded past its roll-up."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with HandoffSaver.from_conn_string(folder / "handoff.db", ledger=folder / "led") as saver:
+        build(30).compile(checkpointer=saver).invoke(request(), config(EVIL))
+        build(2).compile(checkpointer=saver).invoke(request(), config(EVIL + "young"))
+    return folder
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("verb", ["show", "resume", "log"])
+@pytest.mark.parametrize("thread", [EVIL, EVIL + "young", EVIL + "nobody", "\x1b[2Jnobody"])
+def test_a_hostile_thread_id_is_never_echoed(
+    hostile: Path, verb: str, thread: str, flags: list[str]
+) -> None:
+    done = handoff(verb, *flags, "--", thread, cwd=hostile)
+    assert done.returncode == int("nobody" in thread), done.stderr
+    assert_harmless(done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_hostile_ids_paths_and_arguments_in_lists_and_errors(hostile: Path) -> None:
+    rolled = handoff("show", EVIL, cwd=hostile).stdout
+    assert "handoff log a[31mred" in rolled
+    for arguments in (
+        ["list"],
+        ["list", "--json"],
+        ["show", "t", EVIL],
+        ["show", "--" + EVIL],
+        [EVIL],
+        ["--" + EVIL],
+        ["list", "--db", EVIL],
+        ["list", "--db", "handoff.db/" + EVIL],
+    ):
+        done = handoff(*arguments, cwd=hostile)
+        assert_harmless(done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (
+            0 if arguments in (["list"], ["list", "--json"]) else done.returncode
+        )
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+STATE = "UPDATE handoff_threads SET state = ? WHERE thread_id = 'migration-west'"
+CHANGE = "UPDATE handoff_journal SET change = ? WHERE thread_id = 'migration-west'"
+
+
+def damaged(folder: Path, target: Path, statement: str, value: str | bytes) -> Path:
+    shutil.copy(folder / "handoff.db", target / "handoff.db")
+    with sqlite3.connect(target / "handoff.db") as conn:
+        conn.execute(statement, (value,))
+    conn.close()
+    return target
+
+
+@pytest.mark.parametrize(
+    "state", ["{broken", "[]", "", b"\xff\xfe", '{"done": 5}', '{"done": [5]}', '{"folds": 1}']
+)
+def test_a_damaged_state_is_one_line_that_names_thread_and_table(
+    folder: Path, tmp_path: Path, state: str | bytes
+) -> None:
+    damaged(folder, tmp_path, STATE, state)
+    for verb in ("show", "resume"):
+        done = handoff(verb, "migration-west", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(
+            "handoff: the row of thread 'migration-west' in handoff_threads is not readable: "
+        )
+        assert "nothing folded" in handoff(verb, "young", cwd=tmp_path).stdout
+
+
+def test_a_damaged_state_stops_list_and_log_with_one_line(folder: Path, tmp_path: Path) -> None:
+    damaged(folder, tmp_path, STATE, "{broken")
+    for arguments in (["list"], ["list", "--json"], ["log", "migration-west"]):
+        done = handoff(*arguments, cwd=tmp_path)
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.splitlines()) == done.returncode
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["[1", "[]", b"\xff", '{"set": 1}', '{"items": {"done": ["id"]}}', '{"gone": {"done": [5]}}'],
+)
+def test_a_damaged_journal_is_one_line_that_names_thread_and_table(
+    folder: Path, tmp_path: Path, change: str | bytes
+) -> None:
+    damaged(folder, tmp_path, CHANGE, change)
+    done = handoff("log", "migration-west", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "handoff: the row of thread 'migration-west' in handoff_journal is not readable: "
+    )
+    assert handoff("show", "migration-west", cwd=tmp_path).returncode == 0
+
+
+def test_a_torn_database_is_one_line(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "handoff.db").read_bytes()
+    (tmp_path / "handoff.db").write_bytes(whole[: 4_096 * 2] + b"\xaa" * (len(whole) - 8_192))
+    for arguments in (["list"], ["show", "young"], ["log", "young"]):
+        done = handoff(*arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert "not readable" in line
+
+
+VERBS = ["list", "list --json", "show migration-west", "log migration-west", "resume young"]
+
+
+def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command with its output redirected as a shell does it."""
+    line = command.replace("handoff", f"{shlex.quote(sys.executable)} -m handoff_graph", 1)
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=cwd,
+        env={**os.environ, "HANDOFF_DB": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_output_that_cannot_be_written_is_one_line(folder: Path, verb: str) -> None:
+    done = shell(f"handoff {verb} > /dev/full", folder)
+    assert (done.returncode, done.stderr) == (1, "handoff: No space left on device\n")
+    assert shell(f"handoff {verb} > /dev/full 2> /dev/full", folder).returncode == 1
+    closed = shell(f"handoff {verb} >&-", folder)
+    assert "Traceback" not in closed.stderr
+    assert shell("handoff show nobody 2>&-", folder).returncode == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_closed_pipe_is_silent(folder: Path, verb: str) -> None:
+    done = shell(f"handoff {verb} | true; exit ${{PIPESTATUS[0]}}", folder)
+    assert done.stderr == ""
+    read, write = os.pipe()
+    os.close(read)
+    arguments = [sys.executable, "-m", "handoff_graph", *verb.split()]
+    try:
+        process = subprocess.run(
+            arguments, cwd=folder, stdout=write, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(write)
+    assert (process.returncode, process.stderr) == (1, b"")
+
+
+def test_an_output_that_has_no_dash_gets_an_escape(folder: Path) -> None:
+    done = shell("PYTHONIOENCODING=latin-1 handoff show migration-west | iconv -f latin1", folder)
+    assert done.stderr == ""
+    assert "\\u2014 human" in done.stdout
+    assert "§ [c" in done.stdout
+
+
+# -- on a terminal ---------------------------------------------------------------------------
+
+
+def on_terminal(*arguments: str, cwd: Path, columns: int = 140) -> str:
     """The output of the command on a real pseudo-terminal."""
     parent, child = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(
         [sys.executable, "-m", "handoff_graph", *arguments],
@@ -255,6 +431,21 @@ def test_colours_and_a_table_on_a_terminal(folder: Path) -> None:
     assert "migration-west" in listed
     shown = on_terminal("show", "migration-west", cwd=folder)
     assert "\x1b[33m§" in shown
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 140])
+def test_a_thread_id_is_whole_on_a_terminal_of_any_width(tmp_path: Path, columns: int) -> None:
+    names = ["m", "migration-postgres-west-2b-cutover", "x".join(map(str, range(60)))]
+    with SqliteSaver.from_conn_string(str(tmp_path / "handoff.db")) as saver:
+        for name in names:
+            build(1).compile(checkpointer=saver).invoke(request(), config(name))
+    listed = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal("list", cwd=tmp_path, columns=columns))
+    assert "…" not in listed
+    first = "".join(line.split("  ")[0].strip() for line in listed.splitlines())
+    for name in names:
+        assert name in first
+    if columns == 140:
+        assert "─" in listed
 
 
 def test_the_command_imports_no_langgraph(folder: Path) -> None:

@@ -131,6 +131,24 @@ def test_a_call_without_result_has_an_unknown_outcome() -> None:
     assert state["in_progress"][0]["outcome"] == "unknown"
 
 
+def test_calls_with_broken_arguments_and_without_ids_are_quoted_with_their_results() -> None:
+    broken: Any = {"name": "copy", "args": "{table", "id": "bad", "error": "no JSON"}
+    calls = [{"name": "copy", "args": {"table": t}, "id": ""} for t in ("users", "orders")]
+    messages = [
+        HumanMessage("go", id="h"),
+        AIMessage("", id="a0", invalid_tool_calls=[broken]),
+        ToolMessage("not JSON", id="r0", tool_call_id="bad", status="error"),
+        AIMessage("", id="a1", tool_calls=calls),
+        ToolMessage("7 rows", id="r1", tool_call_id=""),
+        ToolMessage("9 rows", id="r2", tool_call_id=""),
+    ]
+    assert due({}, "messages", messages, POLICY)
+    state = fold([*messages, AIMessage("Copied.", id="z")]).state
+    assert [i["text"] for i in state["in_progress"]] == ["copy({table): failed: not JSON"]
+    texts = [item["text"] for item in state["done"]]
+    assert texts == ["copy(table=users) -> 7 rows", "copy(table=orders) -> 9 rows"]
+
+
 def test_the_same_call_again_is_one_item_with_the_newest_result() -> None:
     polls = [m for n in range(4) for m in exchange(n, out=f"lag {9 - n}s", check="lag")]
     state = fold([HumanMessage("go", id="h"), *polls, AIMessage("ok", id="z")]).state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -343,6 +344,50 @@ def test_another_summarizer_sync_and_async(tmp_path: Path) -> None:
         assert values["task"]["decisions"][0]["text"] == "folded 18"
         values = asyncio.run(graph.ainvoke(request(), config()))
         assert values["task"]["decisions"][0]["text"] == "folded 18"
+
+
+async def test_an_async_summarizer_under_invoke_inside_a_running_loop() -> None:
+    """As in a notebook or a web handler that calls the sync method."""
+    who = ContextVar("who", default="nobody")
+    who.set("the caller")
+
+    async def summarizer(state: Any, folding: Any) -> Any:
+        await asyncio.sleep(0)
+        return task_update(at=folding.at, decisions=[f"folded for {who.get()}"])
+
+    class Callable:
+        async def __call__(self, state: Any, folding: Any) -> Any:
+            return await summarizer(state, folding)
+
+    class Later:
+        def __call__(self, state: Any, folding: Any) -> Any:
+            return Pending(summarizer(state, folding))
+
+    class Pending:
+        def __init__(self, coroutine: Any) -> None:
+            self.coroutine = coroutine
+
+        def __await__(self) -> Any:
+            return self.coroutine.__await__()
+
+    for model in (summarizer, Callable(), Later()):
+        graph = add_handoff(build(12, state=HandoffState), ledger=None, model=model).compile()
+        for values in (
+            graph.invoke(request(), config()),
+            await graph.ainvoke(request(), config()),
+            await asyncio.to_thread(graph.invoke, request(), config()),
+        ):
+            assert values["task"]["decisions"][0]["text"] == "folded for the caller"
+
+
+async def test_an_async_summarizer_that_fails_inside_a_running_loop_changes_nothing() -> None:
+    async def bad(state: Any, folding: Any) -> Any:
+        raise RuntimeError("down")
+
+    graph = add_handoff(build(12, state=HandoffState), ledger=None, model=bad).compile()
+    with pytest.warns(HandoffWarning, match="RuntimeError: down"):
+        values = graph.invoke(request(), config())
+    assert len(tool_outputs(values["messages"])) == 12
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,23 @@ TEXTS = st.sampled_from(["", "hello", "Do not deploy.", "ok\nfine"])
 CONTENTS = TEXTS | st.just([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}])
 
 
+def unreadable(id: str | None) -> Any:
+    """A call whose arguments the model got wrong."""
+    return {"name": "t", "args": "{broken", "id": id, "error": "no JSON"}
+
+
+def asked_by(message: BaseMessage) -> list[str]:
+    """The ids of all calls that a provider is sent with a message."""
+    if not isinstance(message, AIMessage):
+        return []
+    return [call["id"] or "" for call in (*message.tool_calls, *message.invalid_tool_calls)]
+
+
 @st.composite
 def histories(draw: st.DrawFn, ids: bool = True) -> list[BaseMessage]:
     """Random transcripts: parallel calls, missing and stray results, several humans, system
-    messages in the middle, results that come late or twice, call ids used again."""
+    messages in the middle, results that come late or twice, call ids used again or left out,
+    calls whose arguments are no JSON."""
     messages: list[BaseMessage] = []
     waiting: list[str] = []
     for step in range(draw(st.integers(0, 14))):
@@ -55,9 +68,17 @@ def histories(draw: st.DrawFn, ids: bool = True) -> list[BaseMessage]:
         elif kind == "call":
             names = [f"c{step}-{n}" for n in range(draw(st.integers(1, 3)))]
             if draw(st.booleans()):
-                names[0] = "again"
-            calls = [{"name": "t", "args": {}, "id": name} for name in names]
-            messages.append(AIMessage(draw(CONTENTS), tool_calls=calls))
+                names[0] = draw(st.sampled_from(["again", ""]))
+            if draw(st.booleans()):
+                names[-1] = ""
+            broken = draw(st.integers(0, len(names)))
+            messages.append(
+                AIMessage(
+                    draw(CONTENTS),
+                    tool_calls=[{"name": "t", "args": {}, "id": i} for i in names[broken:]],
+                    invalid_tool_calls=[unreadable(i or None) for i in names[:broken]],
+                )
+            )
             waiting += names
         elif kind == "tool" and waiting:
             for name in draw(st.permutations(waiting))[: draw(st.integers(1, len(waiting)))]:
@@ -81,12 +102,12 @@ def acceptable(messages: list[BaseMessage]) -> bool:
         position += 1
         if isinstance(message, (SystemMessage, ToolMessage)):
             return False
-        if isinstance(message, AIMessage) and message.tool_calls:
-            asked = {call["id"] for call in message.tool_calls}
+        if asked := asked_by(message):
             while position < len(messages) and isinstance(messages[position], ToolMessage):
                 answered = messages[position]
                 assert isinstance(answered, ToolMessage)
-                asked.discard(answered.tool_call_id)
+                if answered.tool_call_id in asked:
+                    asked.remove(answered.tool_call_id)
                 position += 1
             if asked:
                 return False
@@ -111,7 +132,7 @@ def test_p2_the_tail_is_valid_and_keeps_the_newest_human(history: Any, keep: int
 
 @given(histories(), st.integers(1, 5))
 def test_the_checkers_agree(history: Any, keep: int) -> None:
-    if not any(isinstance(m, AIMessage) and m.tool_calls for m in history):
+    if not any(asked_by(m) for m in history):
         assert (invalid_reason(history) is None) == acceptable(history)
 
 
@@ -199,6 +220,39 @@ def test_old_style_function_calls_are_exchanges_too() -> None:
     assert not has_open_call(history)
     assert completed_calls(history) == 1
     assert invalid_reason(history) is None
+
+
+def test_a_call_with_broken_arguments_is_a_call() -> None:
+    asked = AIMessage("", invalid_tool_calls=[unreadable("bad")])
+    history = [HumanMessage("go"), call("a"), result("a"), asked]
+    assert has_open_call(history)
+    assert "calls without results" in str(invalid_reason([*history, HumanMessage("?")]))
+    history.append(result("bad"))
+    assert not has_open_call(history)
+    assert invalid_reason(history) is None
+    assert completed_calls(history) == 2
+    assert split(history, 1).tail == [history[0], *history[3:]]
+    assert split([*history, AIMessage("done")], 1).folded == history[1:]
+
+
+def test_calls_without_ids_have_the_results_that_follow() -> None:
+    history = [HumanMessage("go"), call("", ""), result("")]
+    assert has_open_call(history)
+    history.append(result(""))
+    assert not has_open_call(history)
+    history += [AIMessage("", invalid_tool_calls=[unreadable(None)]), result("")]
+    assert not has_open_call(history)
+    assert completed_calls(history) == 3
+    assert invalid_reason(history) is None
+    assert split(history, 1).tail == [history[0], *history[-2:]]
+
+
+def test_a_result_without_an_id_is_never_that_of_an_older_call() -> None:
+    history = [HumanMessage("go"), call(""), AIMessage("gave up"), call(""), result("")]
+    assert not has_open_call(history)
+    assert completed_calls(history) == 1
+    assert split(history, 3).tail == [history[0], *history[2:]]
+    assert "without its call" in str(invalid_reason([result("")]))
 
 
 @pytest.mark.parametrize(
