@@ -677,7 +677,8 @@ def agent_in_a_subgraph(checkpointer: bool | None, calls: int, ask_at: Sequence[
         def report(state: Agent) -> dict[str, Any]:
             last = state["messages"][-1]
             trace("report", turns=state["turns"], last=last.content)
-            return {"messages": [AIMessage(f"report: {interrupt('report?')}", id="report")]}
+            text = f"report: {interrupt('report?')}"
+            return {"messages": [AIMessage(text, id=f"report-{state['turns']}")]}
 
         builder = StateGraph(Agent)
         builder.add_node("agent", inner.compile(checkpointer=checkpointer))
