@@ -435,7 +435,9 @@ class Run:
         else:
             chunks += graph.stream(given, config, **streaming)
         values = [c[-1] for c in chunks if c[-2] == "values" and (len(c) == 2 or not c[0])]
-        return values[-1] if values else None
+        # Parallel interrupts come in chunks of their own, in the order of the threads.
+        whole = [v for v in values if not (isinstance(v, dict) and "__interrupt__" in v)]
+        return whole[-1] if whole else None
 
     async def _cancelled(self, given: Any, config: dict[str, Any], chunks: list[Any]) -> Any:
         running = asyncio.create_task(self._call(given, config, chunks))
@@ -627,7 +629,8 @@ async def lists_with_filters(run: Run) -> None:
     await run.rows(filter={"user": "bob"})
     await run.rows(filter={"source": "loop", "step": 1})
     await run.rows(filter={"shard": "east"}, limit=2)
-    history = await run.history(filter={"source": "input"})
+    await run.history(filter={"source": "input"})
+    history = await run.history()
     await run.rows(before=history[0].config, limit=3)
     await run.history(before=history[0].config, limit=1)
 
@@ -894,7 +897,7 @@ SCENARIOS = (
         "functional-messages",
         graphs.functional_messages,
         functional_messages_script,
-        shows=[INTERRUPTED, "re-more"],
+        shows=[INTERRUPTED, "re-and more"],
     ),
     Scenario(
         "uuid-thread",
