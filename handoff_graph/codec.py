@@ -1,33 +1,35 @@
-"""Keeping the journal as secret as the checkpoints are."""
+"""How the journal's text is stored: as it is, or as secret as the checkpoints are."""
 
 from __future__ import annotations
 
-import base64
-from typing import Any
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-
-from handoff_graph.journal import PLAIN, Codec
-
-__all__ = ["codec_of"]
+__all__ = ["ENCRYPTED", "PLAIN", "Codec", "dumps", "storable"]
 
 
-def codec_of(serde: Any) -> Codec:
-    """How the journal beside checkpoints of this serializer is stored.
+class Codec(NamedTuple):
+    """How the journal's text is stored, such as encrypted."""
 
-    Args:
-        serde: the inner saver's serializer. With an `EncryptedSerializer` the journal is
-            encrypted with its cipher.
-    """
-    if not isinstance(serde, EncryptedSerializer):
-        return PLAIN
+    dumps: Callable[[str], str]
+    loads: Callable[[str], str]
 
-    def dumps(text: str) -> str:
-        kind, data = serde.dumps_typed(text)
-        return f"{kind}:{base64.b64encode(data).decode()}"
 
-    def loads(stored: str) -> str:
-        kind, _, data = stored.rpartition(":")
-        return str(serde.loads_typed((kind, base64.b64decode(data))))
+ENCRYPTED = "(encrypted)"
+"""Stands in `handoff_threads` for a title that only the codec could show."""
 
-    return Codec(dumps, loads)
+PLAIN = Codec(str, str)
+"""Text as it is."""
+
+
+def dumps(value: Any) -> str:
+    """A value as JSON that any database can store."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Half a surrogate pair has no UTF-8; escaped, it is JSON that any database stores.
+    return text if storable(text) == text else json.dumps(value, separators=(",", ":"))
+
+
+def storable(text: str) -> str:
+    """The text without what a database's text column cannot hold."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

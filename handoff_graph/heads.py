@@ -13,9 +13,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from handoff_graph import journal
 from handoff_graph.channels import task_channel
+from handoff_graph.codec import Codec
 from handoff_graph.compaction import Head, recover
 from handoff_graph.deltas import open_deltas, rebuilt
-from handoff_graph.journal import Codec
 from handoff_graph.milestones import MILESTONE, restored, revision_of, task_of
 from handoff_graph.retention import Address, thread_name
 from handoff_graph.steps import Inner, Steps

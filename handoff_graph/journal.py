@@ -11,19 +11,18 @@ to. The statements run on SQLite and on PostgreSQL; LangGraph is not imported he
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
+from handoff_graph.codec import ENCRYPTED, PLAIN, Codec, dumps, storable
 from handoff_graph.diff import apply_change, diff
 from handoff_graph.errors import UnsupportedSchema
 from handoff_graph.steps import Query, Steps
 from handoff_graph.task import upcast
 
 __all__ = [
-    "PLAIN",
-    "Codec",
     "HeadRow",
     "append",
     "begin_session",
@@ -97,20 +96,6 @@ _CREATE = (
 )
 
 
-class Codec(NamedTuple):
-    """How the journal's text is stored, such as encrypted."""
-
-    dumps: Callable[[str], str]
-    loads: Callable[[str], str]
-
-
-ENCRYPTED = "(encrypted)"
-"""Stands in `handoff_threads` for a title that only the codec could show."""
-
-PLAIN = Codec(str, str)
-"""Text as it is."""
-
-
 # -- writing (inside the caller's transaction) -------------------------------------------------
 
 
@@ -169,7 +154,7 @@ def append(
     parent = int(before["revision"]) if before and before["revision"] else None
     keyframe = yield from _keyframe_of(thread_id, ns, parent)
     full = keyframe is None or revision - keyframe >= _KEYFRAME
-    state = codec.dumps(_dumps(after))
+    state = codec.dumps(dumps(after))
     change = diff(before, after)
     if unlisted:
         change["unlisted"] = dict(unlisted)
@@ -183,9 +168,9 @@ def append(
             revision if full else keyframe,
             checkpoint_id,
             at,
-            _storable(after["owner"]),
+            storable(after["owner"]),
             reason,
-            codec.dumps(_dumps(change)),
+            codec.dumps(dumps(change)),
             state if full else None,
         ),
     )
@@ -207,9 +192,9 @@ def append(
             checkpoint_id,
             checkpoint_id if reason == "fold" else None,
             at,
-            _storable(after["title"]) if codec is PLAIN else ENCRYPTED,
+            storable(after["title"]) if codec is PLAIN else ENCRYPTED,
             after["status"],
-            _storable(after["owner"]),
+            storable(after["owner"]),
             state,
         ),
     )
@@ -226,10 +211,10 @@ def set_head(
         (
             int(state["revision"]),
             checkpoint_id,
-            _storable(state["title"]) if codec is PLAIN else ENCRYPTED,
+            storable(state["title"]) if codec is PLAIN else ENCRYPTED,
             state["status"],
-            _storable(state["owner"]),
-            codec.dumps(_dumps(state)),
+            storable(state["owner"]),
+            codec.dumps(dumps(state)),
             thread_id,
             ns,
         ),
@@ -364,14 +349,3 @@ def undelete(thread_id: str) -> Steps[None]:
 def _hashed(thread_id: str) -> str:
     """What is kept of the id of a deleted thread: enough to know it again."""
     return sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _dumps(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Half a surrogate pair has no UTF-8; escaped, it is JSON that any database stores.
-    return text if _storable(text) == text else json.dumps(value, separators=(",", ":"))
-
-
-def _storable(text: str) -> str:
-    """The text without what a database's text column cannot hold."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from handoff_graph import threads
+from handoff_graph.codec import Codec
 from handoff_graph.heads import Heads
-from handoff_graph.journal import Codec
 from handoff_graph.retention import Address, thread_name
 from handoff_graph.store import Store
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from handoff_graph import journal
+from handoff_graph.codec import Codec
 from handoff_graph.export import LedgerExporter
-from handoff_graph.journal import Codec
 from handoff_graph.steps import Done, Steps
 from handoff_graph.store import Store
 from handoff_graph.superstep import Saved

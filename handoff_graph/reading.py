@@ -8,9 +8,9 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
+from handoff_graph.codec import Codec
 from handoff_graph.errors import CheckpointRemoved
 from handoff_graph.heads import address, head_of, read_checkpoint, whole
-from handoff_graph.journal import Codec
 from handoff_graph.retention import folded_away
 from handoff_graph.steps import Inner, Steps
 

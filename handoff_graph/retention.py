@@ -22,10 +22,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from handoff_graph import journal
+from handoff_graph.codec import Codec
 from handoff_graph.deltas import open_deltas, rebuilt, with_snapshots
 from handoff_graph.dialect import Dialect
 from handoff_graph.errors import EmptyThreadId
-from handoff_graph.journal import Codec
 from handoff_graph.milestones import FOLD, MILESTONE, milestone, revision_of
 from handoff_graph.steps import Inner, Many, Query, Steps
 from handoff_graph.task import utc_now

@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 from handoff_graph import reading
 from handoff_graph.backends import open_store, store_around
-from handoff_graph.codec import codec_of
+from handoff_graph.encryption import codec_of
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy

@@ -22,6 +22,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from handoff_graph import journal
 from handoff_graph.channels import awaits_task, task_channel, transcripts_in
+from handoff_graph.codec import Codec
 from handoff_graph.compaction import (
     Head,
     compact,
@@ -39,7 +40,6 @@ from handoff_graph.dialect import Dialect
 from handoff_graph.errors import CheckpointRemoved, HandoffWarning, ThreadDeleted
 from handoff_graph.fold import Policy
 from handoff_graph.heads import Heads, address, head_of, read_checkpoint
-from handoff_graph.journal import Codec
 from handoff_graph.milestones import FOLD
 from handoff_graph.retention import Address, History, is_stored, retire
 from handoff_graph.steps import Done, Inner, Many, Query, Steps

@@ -9,11 +9,11 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
 from handoff_graph import journal
+from handoff_graph.codec import Codec
 from handoff_graph.deltas import open_deltas, rebuilt, with_snapshots
 from handoff_graph.dialect import Dialect
 from handoff_graph.errors import ThreadExists, UnknownThread
 from handoff_graph.heads import head_of, read_checkpoint
-from handoff_graph.journal import Codec
 from handoff_graph.milestones import FOLD
 from handoff_graph.retention import (
     Address,

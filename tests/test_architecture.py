@@ -18,13 +18,13 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__i
 
 # From the ground up: a module imports only from floors below its own.
 FLOORS = [
-    {"errors", "steps"},
+    {"errors", "steps", "codec"},
     {"schema"},
     {"values"},
     {"task", "binding"},
     {"diff", "transcript", "briefing"},
     {"summarize", "ledger", "journal", "fold"},
-    {"channels", "export", "deltas", "dialect", "catalog", "codec", "watch"},
+    {"channels", "export", "deltas", "dialect", "catalog", "encryption", "watch"},
     {"compaction", "milestones", "store", "standing", "console", "pools"},
     {"retention", "sqlite", "postgres"},
     {"heads", "backends"},
@@ -34,7 +34,18 @@ FLOORS = [
     {"nodes", "probing", "__main__"},
     {"wiring"},
 ]
-PURE = {"errors", "steps", "schema", "values", "task", "diff", "binding", "briefing", "ledger"}
+PURE = {
+    "errors",
+    "steps",
+    "codec",
+    "schema",
+    "values",
+    "task",
+    "diff",
+    "binding",
+    "briefing",
+    "ledger",
+}
 NO_GRAPH = PURE | {
     "transcript",
     "summarize",

@@ -1,0 +1,33 @@
+"""Keeping the journal as secret as the checkpoints are."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from handoff_graph.codec import PLAIN, Codec
+
+__all__ = ["codec_of"]
+
+
+def codec_of(serde: Any) -> Codec:
+    """How the journal beside checkpoints of this serializer is stored.
+
+    Args:
+        serde: the inner saver's serializer. With an `EncryptedSerializer` the journal is
+            encrypted with its cipher.
+    """
+    if not isinstance(serde, EncryptedSerializer):
+        return PLAIN
+
+    def dumps(text: str) -> str:
+        kind, data = serde.dumps_typed(text)
+        return f"{kind}:{base64.b64encode(data).decode()}"
+
+    def loads(stored: str) -> str:
+        kind, _, data = stored.rpartition(":")
+        return str(serde.loads_typed((kind, base64.b64decode(data))))
+
+    return Codec(dumps, loads)
