@@ -26,7 +26,7 @@ from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
 from handoff_graph.transcript import briefing_revision, has_open_call, is_transcript, rewrite
 
-__all__ = ["HandoffState", "LedgerExportNode", "SummarizerNode"]
+__all__ = ["HandoffState", "LedgerExportNode", "SummarizerNode", "saver_of"]
 
 AsyncSummarizer = Callable[[Mapping[str, Any], Folding], Awaitable[TaskUpdate]]
 
@@ -183,7 +183,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
     ) -> tuple[Mapping[str, Any], TaskUpdate | None]:
         """The first task state of a thread: what a saver knew before the node was put in, or
         else the objective and constraints that stand in the transcript."""
-        saver = _handoff_saver(config)
+        saver = saver_of(config)
         messages = [m for value in transcripts.values() for m in value]
         if saver is not None and config is not None and briefing_revision(messages) is not None:
             known = saver.task_state(_checkpoint(config))
@@ -268,7 +268,7 @@ class LedgerExportNode(Runnable[Any, dict[str, Any]]):
 
     def attach(self, config: RunnableConfig | None) -> bool:
         """Have the running graph's saver export from now on; False if it is none of ours."""
-        saver = _handoff_saver(config)
+        saver = saver_of(config)
         if saver is not None:
             saver.export_to(self.exporter)
         return saver is not None
@@ -314,7 +314,7 @@ def _forced(config: RunnableConfig | None) -> bool:
     return bool(((config or {}).get("configurable") or {}).get(FORCE))
 
 
-def _handoff_saver(config: RunnableConfig | None) -> HandoffSaver | None:
+def saver_of(config: RunnableConfig | None) -> HandoffSaver | None:
     """The saver of the running graph, if it is one of ours."""
     saver = ((config or {}).get("configurable") or {}).get("__pregel_checkpointer")
     return saver if isinstance(saver, HandoffSaver) else None

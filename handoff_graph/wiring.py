@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.graph import StateGraph
+from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from handoff_graph.errors import CannotWire
-from handoff_graph.nodes import LedgerExportNode, SummarizerNode
+from handoff_graph.nodes import LedgerExportNode, SummarizerNode, saver_of
 from handoff_graph.probing import check_task_channel, foldable
 from handoff_graph.task import merge
 
@@ -71,6 +71,7 @@ def add_handoff(
     builder.edges.difference_update(back)
     for start in starts:
         builder.add_conditional_edges(start, _route(node, export, target, schema))
+    builder.add_conditional_edges(START, _claim(target, schema))
     return builder
 
 
@@ -110,6 +111,24 @@ def _summarizer(ready: SummarizerNode | None, options: Mapping[str, Any]) -> Sum
             "summarizer=: give these to that SummarizerNode, or leave summarizer= out"
         )
     return ready
+
+
+def _claim(agent: str, schema: type) -> Callable[..., list[str]]:
+    """Beside the way in: tells the saver that this graph folds by itself.
+
+    The saver cannot see that before the first visit of the summarizer, and might by then have
+    folded a long transcript under a policy of its own.
+    """
+
+    def handoff_claim(state: Any, config: RunnableConfig) -> list[str]:
+        saver = saver_of(config)
+        if saver is not None:
+            saver.leave_folding(config["configurable"]["thread_id"])
+        return []
+
+    handoff_claim.__annotations__.update(state=schema, config=RunnableConfig)
+    handoff_claim.__annotations__["return"] = Literal[agent]
+    return handoff_claim
 
 
 def _route(

@@ -16,6 +16,7 @@ from agents import (
     DeltaMessages,
     build,
     config,
+    lookup,
     output,
     raw_rows,
     request,
@@ -26,6 +27,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command
 from pydantic import BaseModel
 
@@ -490,3 +492,37 @@ def test_a_model_that_is_no_summarizer_is_refused() -> None:
 
     with pytest.raises(TypeError, match="model must be a callable"):
         SummarizerNode(model=FakeListChatModel(responses=[]))  # type: ignore[arg-type]
+
+
+def test_a_long_thread_is_folded_by_the_nodes_alone_from_the_first_step(tmp_path: Path) -> None:
+    path = str(tmp_path / "h.db")
+    with SqliteSaver.from_conn_string(path) as stock:
+        build(30).compile(checkpointer=stock).invoke(request(), config())
+    asked: list[int] = []
+
+    def mine(state: Any, folding: Any) -> Any:
+        asked.append(folding.calls)
+        return task_update()
+
+    failing = True
+
+    def agent(state: Any) -> Any:
+        if failing:
+            raise ConnectionError("529: the provider is overloaded")
+        return {"messages": [AIMessage(f"saw {len(state['messages'])} messages")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", agent)
+    builder.add_node("tools", ToolNode([lookup]))
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges("agent", tools_condition, ["tools", END])
+    builder.add_edge("tools", "agent")
+    add_handoff(builder, every=1000, keep=20, model=mine, ledger=None)
+    with HandoffSaver.from_conn_string(path) as saver:
+        graph = builder.compile(checkpointer=saver)
+        with pytest.raises(ConnectionError):
+            graph.invoke({"messages": [HumanMessage("Go on.")]}, config())
+        failing = False
+        result = graph.invoke(None, config())
+    assert result["messages"][-1].content == "saw 63 messages"
+    assert asked == []
