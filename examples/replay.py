@@ -50,8 +50,9 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from handoff_graph import HandoffSaver, LedgerExporter, add_handoff, catalog, journal
+from handoff_graph import HandoffSaver, LedgerExporter, add_handoff, journal
 from handoff_graph.diff import apply_change
+from handoff_graph.reader import reader_on
 from handoff_graph.transcript import invalid_reason, is_briefing
 
 TRANSCRIPTS = Path(__file__).resolve().parents[2] / "shared" / "transcripts"
@@ -398,7 +399,7 @@ def milestone_states(conn: sqlite3.Connection, thread: str) -> list[dict[str, An
     marks = [json.loads(row[0]).get("handoff_milestone") for row in conn.execute(query)]
     return [
         apply_change(
-            catalog.ask(conn, journal.state_at(thread, "", mark["revision"])),
+            reader_on(conn).ask(journal.state_at(thread, "", mark["revision"])),
             json.loads(mark["news"]),
         )
         for mark in marks
@@ -436,9 +437,9 @@ def final_problem(run: Run) -> str | None:
     with closing(sqlite3.connect(run.database)) as conn:
         numbers = conn.execute("SELECT revision FROM handoff_journal ORDER BY revision").fetchall()
         revisions = [
-            catalog.ask(conn, journal.state_at(thread, "", number)) or {} for (number,) in numbers
+            reader_on(conn).ask(journal.state_at(thread, "", number)) or {} for (number,) in numbers
         ]
-        head = catalog.ask(conn, journal.head(thread))
+        head = reader_on(conn).ask(journal.head(thread))
     done = len(head.state["done"]) if head else 0
     rolled_up = head.state["rolled_up"].get("done", {}).get("count", 0) if head else 0
     if calls >= 2 * EVERY and not done + rolled_up:

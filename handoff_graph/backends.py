@@ -5,38 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from handoff_graph.errors import NotAHandoffDatabase
+from handoff_graph.reader import is_postgres_url
 from handoff_graph.sqlite import SqliteStore, connect
 from handoff_graph.store import Store
 
-__all__ = ["is_postgres_url", "open_store", "store_around"]
+__all__ = ["open_store", "store_around"]
 
 
-def is_postgres_url(conn_string: str) -> bool:
-    """Whether a connection string names a PostgreSQL database."""
-    return conn_string.startswith(("postgresql://", "postgres://"))
-
-
-def open_store(conn_string: str) -> tuple[BaseCheckpointSaver[Any], Store]:
+def open_store(
+    conn_string: str, serde: SerializerProtocol | None = None
+) -> tuple[BaseCheckpointSaver[Any], Store]:
     """Open a database: its inner saver, and the store around it.
 
     Args:
         conn_string: a path, `:memory:`, or `postgresql://...`.
+        serde: the serializer, instead of LangGraph's own.
 
     Raises:
         NotAHandoffDatabase: nothing of the kind can be opened there.
     """
     if is_postgres_url(conn_string):
         postgres = _postgres(conn_string)
-        store = postgres.PostgresStore.open(conn_string)
+        store = postgres.PostgresStore.open(conn_string, serde)
         return store.inner, store
     if "://" in conn_string:
         raise NotAHandoffDatabase(
             conn_string, "expected the path of a SQLite file or a postgresql:// URL"
         )
-    saver = SqliteSaver(connect(conn_string))
+    saver = SqliteSaver(connect(conn_string), serde=serde)
     return saver, SqliteStore(saver, owned=True)
 
 

@@ -10,40 +10,24 @@ from __future__ import annotations
 import io
 import json
 import os
-import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from handoff_graph import catalog, console
-from handoff_graph.errors import HandoffError, NotAHandoffDatabase, UnreadableRow
+from handoff_graph import catalog, cli_storage, console
+from handoff_graph.cli_options import answer_options
+from handoff_graph.errors import HandoffError, UnreadableRow
+from handoff_graph.reader import open_readonly
 from handoff_graph.standing import Standing, ledger_standing
-from handoff_graph.values import check_state
 
 __all__ = ["main"]
 
 JSON_VERSION = 1
 OUT_OF_STEP = 10
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _options(command: F) -> F:
-    """What every verb takes: which database, and whether to answer in JSON."""
-    command = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(command)
-    return click.option(
-        "--db",
-        default="handoff.db",
-        envvar="HANDOFF_DB",
-        show_default=True,
-        show_envvar=True,
-        type=click.Path(dir_okay=False),
-        help="The saver's SQLite file.",
-    )(command)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,20 +44,44 @@ def cli() -> None:
 
 
 @cli.command("list")
-@_options
-def list_threads(db: str, as_json: bool) -> None:
-    """List every thread: status, revision, age, owner, ledger.
+@click.option("--status", default="", help="Only tasks of this status, such as blocked.")
+@click.option("--owner", default="", help="Only tasks of this owner.")
+@click.option(
+    "--sort",
+    type=click.Choice(["age", "status", "owner"]),
+    default="age",
+    show_default=True,
+    help="What to sort by.",
+)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@click.option("--page", type=click.IntRange(1), default=1, help="Which page of that many.")
+@answer_options
+def list_threads(
+    status: str, owner: str, sort: catalog.Sort, limit: int, page: int, db: str, as_json: bool
+) -> None:
+    """List threads: status, revision, age, owner, ledger.
 
     \b
     Example:
       handoff list --db handoff.db
+      handoff list --status blocked --sort owner
     """
-    with _database(db) as conn, _readable(None, "handoff_threads"):
-        rows = [_row(thread, db) for thread in catalog.threads(conn)]
+    with open_readonly(db) as reader:
+        found = catalog.threads(
+            reader,
+            status=status,
+            owner=owner,
+            sort=sort,
+            limit=limit + 1,
+            offset=limit * (page - 1),
+        )
+    rows = [_row(thread, db) for thread in found[:limit]]
     if as_json:
         _print_json("list", rows)
     elif not rows:
-        console.line(f"no threads in {db} yet")
+        console.line(
+            f"no such threads in {db}" if status or owner or page > 1 else f"no threads in {db} yet"
+        )
     else:
         console.table(
             ("thread", "status", "rev", "age", "owner", "ledger", "title"),
@@ -90,11 +98,13 @@ def list_threads(db: str, as_json: bool) -> None:
                 for r in rows
             ],
         )
+        if len(found) > limit:
+            console.line(f"there are more: --page {page + 1}")
 
 
 @cli.command()
 @click.argument("thread")
-@_options
+@answer_options
 def show(thread: str, db: str, as_json: bool) -> None:
     """Show the task state of THREAD.
 
@@ -113,7 +123,7 @@ def show(thread: str, db: str, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("thread")
-@_options
+@answer_options
 def resume(thread: str, db: str, as_json: bool) -> None:
     """Say what the next run on THREAD starts from: its ledger, constraints, next action.
 
@@ -135,7 +145,7 @@ def resume(thread: str, db: str, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("thread")
-@_options
+@answer_options
 def log(thread: str, db: str, as_json: bool) -> None:
     """Show the journal of THREAD: every revision and what it changed.
 
@@ -143,11 +153,10 @@ def log(thread: str, db: str, as_json: bool) -> None:
     Example:
       handoff log migration-postgres-west
     """
-    with _database(db) as conn:
-        with _readable(thread, "handoff_threads"):
-            catalog.thread(conn, thread)
+    with open_readonly(db) as reader:
+        catalog.thread(reader, thread)
         with _readable(thread, "handoff_journal"):
-            revisions = [_checked(revision) for revision in catalog.revisions(conn, thread)]
+            revisions = [_checked(revision) for revision in catalog.revisions(reader, thread)]
     if as_json:
         _print_json("log", [vars(revision) for revision in revisions])
     elif not revisions:
@@ -155,6 +164,10 @@ def log(thread: str, db: str, as_json: bool) -> None:
     else:
         for revision in revisions:
             console.revision(revision)
+
+
+cli.add_command(cli_storage.prune)
+cli.add_command(cli_storage.copy)
 
 
 # -- what the verbs say ------------------------------------------------------------------------
@@ -259,15 +272,6 @@ def _age(checkpoint_id: str) -> str:
 
 
 @contextmanager
-def _database(path: str) -> Iterator[sqlite3.Connection]:
-    try:
-        with closing(catalog.open_readonly(path)) as conn:
-            yield conn
-    except sqlite3.Error as error:
-        raise NotAHandoffDatabase(path, f"not readable ({error})") from error
-
-
-@contextmanager
 def _readable(thread: str | None, table: str) -> Iterator[None]:
     """Name the row, if what is read of it is not what a saver writes."""
     try:
@@ -277,11 +281,8 @@ def _readable(thread: str | None, table: str) -> Iterator[None]:
 
 
 def _found(thread: str, db: str) -> catalog.Thread:
-    with _database(db) as conn, _readable(thread, "handoff_threads"):
-        found = catalog.thread(conn, thread)
-        if found.state is not None:
-            check_state(found.state)
-        return found
+    with open_readonly(db) as reader:
+        return catalog.thread(reader, thread)
 
 
 def _checked(revision: catalog.Revision) -> catalog.Revision:

@@ -54,7 +54,7 @@ class PostgresStore:
         self._shared = Shared(url)
 
     @classmethod
-    def open(cls, url: str) -> Self:
+    def open(cls, url: str, serde: SerializerProtocol | None = None) -> Self:
         """A store on this database, with pools of its own.
 
         Raises:
@@ -64,7 +64,7 @@ class PostgresStore:
             psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise NotAHandoffDatabase(_hidden(url), f"not a PostgreSQL URL: {error}") from error
-        return cls(PostgresSaver(cast(Any, sync_pool(url))), url)
+        return cls(PostgresSaver(cast(Any, sync_pool(url)), serde=serde), url)
 
     @classmethod
     def around(cls, inner: Saver) -> Self:

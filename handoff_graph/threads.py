@@ -26,6 +26,7 @@ from handoff_graph.retention import (
 from handoff_graph.steps import Done, Inner, Query, Steps
 
 __all__ = [
+    "JOURNAL_COLUMNS",
     "copy_thread",
     "delete_thread",
     "keep_latest",
@@ -36,13 +37,14 @@ __all__ = [
     "threads_of_runs",
 ]
 
-_JOURNAL = {
+JOURNAL_COLUMNS = {
     "handoff_journal": "checkpoint_ns, revision, parent_revision, keyframe, checkpoint_id, at,"
     " owner, reason, change, state",
     "handoff_threads": "checkpoint_ns, revision, checkpoint_id, fold_checkpoint_id, at, title,"
     " status, owner, state",
     "handoff_sessions": "checkpoint_ns, checkpoint_id, owner, at",
 }
+"""What a copy takes along of the journal's tables, besides `thread_id`; the ledger stays."""
 
 
 def thread_names(thread_ids: Sequence[Any]) -> list[str]:
@@ -96,7 +98,7 @@ def copy_thread(dialect: Dialect, source: str, target: str) -> Steps[Done]:
         if found:
             raise ThreadExists(target)
     yield from journal.undelete(target)
-    for table, columns in {**dialect.tables, **_JOURNAL}.items():
+    for table, columns in {**dialect.tables, **JOURNAL_COLUMNS}.items():
         yield Query(
             f"INSERT INTO {table} (thread_id, {columns})"
             f" SELECT ?, {columns} FROM {table} WHERE thread_id = ?",

@@ -22,6 +22,7 @@ from agents import build, config, request
 
 from handoff_graph import HandoffSaver, add_handoff, catalog, journal
 from handoff_graph.ledger import read_front_matter
+from handoff_graph.reader import reader_on
 from handoff_graph.task import is_task_state
 from handoff_graph.transcript import briefing_revision, is_transcript
 
@@ -103,15 +104,15 @@ def disagreements(folder: Path) -> list[str]:
     conn = sqlite3.connect(folder / "handoff.db")
     if conn.execute("PRAGMA integrity_check").fetchone() != ("ok",):
         found.append("the database is damaged")
-    head = catalog.ask(conn, journal.head("t"))
-    numbers = [entry.revision for entry in catalog.revisions(conn, "t")]
+    head = reader_on(conn).ask(journal.head("t"))
+    numbers = [entry.revision for entry in catalog.revisions(reader_on(conn), "t")]
     stored = newest.checkpoint["channel_values"] if newest else {}
     shown = max((_revision(value) for value in stored.values()), default=0)
     if numbers != list(range(1, len(numbers) + 1)):
         found.append(f"the journal has gaps: {numbers}")
     if (head.state["revision"] if head else 0) != len(numbers):
         found.append("head and journal differ")
-    if head and catalog.ask(conn, journal.state_at("t", "", len(numbers))) != head.state:
+    if head and reader_on(conn).ask(journal.state_at("t", "", len(numbers))) != head.state:
         found.append("the journal does not rebuild the head")
     if shown != len(numbers):
         found.append(f"the checkpoint shows revision {shown}, the journal {len(numbers)}")
@@ -148,7 +149,7 @@ def timeless(value: Any) -> Any:
 
 def final_state(folder: Path) -> Any:
     conn = sqlite3.connect(folder / "handoff.db")
-    head = catalog.ask(conn, journal.head("t"))
+    head = reader_on(conn).ask(journal.head("t"))
     conn.close()
     assert head is not None
     return timeless(head.state)

@@ -38,10 +38,13 @@ from pathlib import Path
 from typing import Any
 
 import differential_graphs as graphs
+import psycopg
 import pytest
 from differential_graphs import Factory, Graph, Saver, Trace
 from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, StateSnapshot, StateUpdate
@@ -80,7 +83,7 @@ def _sqlite_file(folder: Path) -> str:
     return str(folder / f"{uuid.uuid4()}.db")
 
 
-def _handoff_sqlite(options: dict[str, Any]) -> Kind:
+def _handoff(options: dict[str, Any]) -> Kind:
     @contextmanager
     def sync(place: str) -> Iterator[Saver]:
         with HandoffSaver.from_conn_string(place, **options) as saver:
@@ -94,19 +97,46 @@ def _handoff_sqlite(options: dict[str, Any]) -> Kind:
     return Kind(sync, asynchronous)
 
 
-BACKENDS = {
-    "sqlite": Savers(
+def _sqlite(server: str) -> Savers:
+    return Savers(
         new_place=_sqlite_file,
         bare=Kind(SqliteSaver.from_conn_string, AsyncSqliteSaver.from_conn_string),
-        handoff=_handoff_sqlite,
-    ),
-}
+        handoff=_handoff,
+    )
+
+
+def _postgres(server: str) -> Savers:
+    """Each place is a schema of its own in one database."""
+
+    def schema(_: Path) -> str:
+        name = f"s{uuid.uuid4().hex}"
+        with psycopg.connect(server, autocommit=True) as conn:
+            conn.execute(f"CREATE SCHEMA {name}")
+        return f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{name}"
+
+    @contextmanager
+    def sync(place: str) -> Iterator[Saver]:
+        with PostgresSaver.from_conn_string(place) as saver:
+            saver.setup()
+            yield saver
+
+    @asynccontextmanager
+    async def asynchronous(place: str) -> AsyncIterator[Saver]:
+        async with AsyncPostgresSaver.from_conn_string(place) as saver:
+            await saver.setup()
+            yield saver
+
+    return Savers(new_place=schema, bare=Kind(sync, asynchronous), handoff=_handoff)
+
+
+BACKENDS = {"sqlite": _sqlite, "postgres": _postgres}
 
 
 @pytest.fixture(params=BACKENDS)
 def savers(request: pytest.FixtureRequest) -> Savers:
     """The pairs of savers to compare."""
-    return BACKENDS[request.param]
+    server = request.getfixturevalue("postgres_server") if request.param == "postgres" else ""
+    return BACKENDS[request.param](server)
 
 
 # -- what is compared ----------------------------------------------------------------------------
@@ -1067,15 +1097,18 @@ def test_a_fold_changes_nothing_but_the_transcript(
     assert not different, different
 
 
-def test_strict_msgpack_takes_what_the_inner_saver_takes(savers: Savers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strict_msgpack_takes_what_the_inner_saver_takes(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """In a process of its own: LangGraph reads the variable when it is imported."""
-    backend = next(name for name, known in BACKENDS.items() if known is savers)
+    server = request.getfixturevalue("postgres_server") if backend == "postgres" else ""
     program = f"""
 import sys
 from pathlib import Path
 sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
 import test_differential
-test_differential.strict({backend!r}, Path({str(tmp_path)!r}))
+test_differential.strict({backend!r}, {server!r}, Path({str(tmp_path)!r}))
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
@@ -1093,14 +1126,15 @@ test_differential.strict({backend!r}, Path({str(tmp_path)!r}))
 STRICT = ("objects", "pydantic-state", "dataclass-state", "agent-below-the-threshold")
 
 
-def strict(backend: str, folder: Path) -> None:
+def strict(backend: str, server: str, folder: Path) -> None:
     """Print as JSON what differs between the two savers in this process."""
     from langgraph.checkpoint.serde import _msgpack
 
     told: dict[str, Any] = {"strict": _msgpack.STRICT_MSGPACK_ENABLED, "differences": {}}
     for scenario in SCENARIOS:
         if scenario.name in STRICT:
-            found, expected = _both(scenario, Driver(restarts=True), BACKENDS[backend], folder)
+            savers = BACKENDS[backend](server)
+            found, expected = _both(scenario, Driver(restarts=True), savers, folder)
             different = differences(normalised(found), normalised(expected))
             told["differences"][scenario.name] = different
     print(json.dumps(told))

@@ -42,6 +42,7 @@ from handoff_graph import (
     journal,
     task_update,
 )
+from handoff_graph.reader import reader_on
 from handoff_graph.transcript import invalid_reason, is_briefing
 
 BASE = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
@@ -694,9 +695,9 @@ def test_nothing_done_is_missing_from_the_journal(tmp_path: Path, wired: bool) -
         graph.invoke(request(), config())
         graph.invoke({"messages": [HumanMessage("thanks")]}, config())
         conn = saver.inner.conn
-        revisions = list(catalog.revisions(conn, "t"))
-        head = catalog.ask(conn, journal.head("t"))
-        rebuilt = catalog.ask(conn, journal.state_at("t", "", len(revisions)))
+        revisions = list(catalog.revisions(reader_on(conn), "t"))
+        head = reader_on(conn).ask(journal.head("t"))
+        rebuilt = reader_on(conn).ask(journal.state_at("t", "", len(revisions)))
     told = str([revision.change for revision in revisions])
     for number in range(1, 30):
         assert told.count(f"lookup(key=k{number})") == 1, number
