@@ -50,6 +50,8 @@ def with_snapshots(
     stored: Checkpoint, metadata: CheckpointMetadata, transcripts: Mapping[str, list[BaseMessage]]
 ) -> tuple[Checkpoint, CheckpointMetadata]:
     """A checkpoint that holds these delta channels itself, and its metadata."""
+    if not transcripts:
+        return stored, metadata
     counters = metadata.get("counters_since_delta_snapshot") or {}
     rest = {name: count for name, count in counters.items() if name not in transcripts}
     snapshots = {name: _DeltaSnapshot(value) for name, value in transcripts.items()}
