@@ -933,7 +933,7 @@ SCENARIOS = (
         "uuid-thread",
         graphs.asks_twice,
         resume_twice_over,
-        config={"configurable": {"thread_id": uuid.UUID(int=7)}},
+        config={"configurable": {"thread_id": str(uuid.UUID(int=7))}},
     ),
     Scenario(
         "metadata-and-filters",
@@ -1035,7 +1035,7 @@ FOLDING = (
         "uuid-thread-and-metadata",
         graphs.agent(5, ask_at=(4,)),
         agent_script,
-        config={"configurable": {"thread_id": uuid.UUID(int=7)}, "metadata": {"user": "ann"}},
+        config={"configurable": {"thread_id": str(uuid.UUID(int=7))}, "metadata": {"user": "ann"}},
     ),
 )
 
