@@ -161,9 +161,9 @@ class CheckpointRemoved(HandoffError, LookupError):
     def __init__(self, thread: str, checkpoint: str) -> None:
         self.thread, self.checkpoint = thread, checkpoint
         super().__init__(
-            f"checkpoint {checkpoint} of thread {thread!r} has been folded away: history is kept "
-            "since the last fold only. Start from the newest checkpoint (leave checkpoint_id "
-            "out), or from one that get_state_history lists."
+            f"checkpoint {checkpoint} of thread {thread!r} has been folded away: before the "
+            "last fold only milestones are kept. Start from the newest checkpoint (leave "
+            "checkpoint_id out), or from one that get_state_history lists."
         )
 
 

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 __all__ = ["Shared", "sync_pool"]
@@ -14,6 +15,7 @@ __all__ = ["Shared", "sync_pool"]
 # As LangGraph's own `from_conn_string` opens its connection.
 _OPTIONS = {"autocommit": True, "prepare_threshold": 0}
 _POOL: dict[str, Any] = {"min_size": 1, "max_size": 10, "open": False, "kwargs": _OPTIONS}
+_CONNECT_TIMEOUT = 10  # seconds for the first connection of all
 _STRIPES = 256  # locks that threads share, by the hash of their ids
 
 
@@ -36,6 +38,11 @@ class Shared:
         self._locks = [threading.Lock() for _ in range(_STRIPES)]
         self._alocks: WeakKeyDictionary[Any, list[asyncio.Lock]] = WeakKeyDictionary()
         self.pools: WeakKeyDictionary[Any, AsyncConnectionPool[Any]] = WeakKeyDictionary()
+
+    def check(self) -> None:
+        """Fail at once where there is no server; a pool would go on trying for a while."""
+        if self.url:
+            psycopg.connect(self.url, connect_timeout=_CONNECT_TIMEOUT).close()
 
     def lock(self, thread_id: str) -> threading.Lock:
         """The lock of a thread."""

@@ -98,8 +98,10 @@ class PostgresStore:
         with self._shared.setting_up:
             if self._shared.ready:
                 return None
-            with self._named(""), self._connection() as conn:
-                _setup(conn, self._on(conn))
+            with self._named(""):
+                self._shared.check()
+                with self._connection() as conn:
+                    _setup(conn, self._on(conn))
             self._shared.ready = True
         return None
 
@@ -169,6 +171,7 @@ class PostgresStore:
             if self._shared.ready:
                 return None
             with self._named(""):
+                await asyncio.to_thread(self._shared.check)
                 async with self._aconnection() as conn:
                     await _asetup(conn, await self._aon(conn))
             self._shared.ready = True

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agents import build, config
+from databases import Database
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -29,7 +30,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_readme_code_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_code_runs_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: Database
+) -> None:
     """Each block gets a fresh agent of its reader's; later blocks see earlier names."""
     monkeypatch.chdir(tmp_path)
     space: dict[str, Any] = {"config": config("migration"), "__name__": "readme"}
@@ -41,7 +44,8 @@ def test_readme_code_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "agent": fresh.nodes["agent"].runnable,
             "tools": fresh.nodes["tools"].runnable,
         }
-        exec(compile(code, "README.md", "exec"), space)
+        here = code.replace("postgresql://localhost/agents", postgres.url)
+        exec(compile(here, "README.md", "exec"), space)
         ran += 1
     assert ran >= 5
     assert (tmp_path / "ledger" / "migration.md").exists()
