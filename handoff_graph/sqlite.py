@@ -118,8 +118,13 @@ class SqliteStore:
         if self._ready:
             return
         self._saver.setup()
-        with self._transaction():
-            drive(journal.create_tables(), self._perform)
+        try:
+            with self._transaction():
+                drive(journal.create_tables(), self._perform)
+        except sqlite3.OperationalError as error:
+            if "readonly" not in str(error):
+                raise
+            drive(journal.check_version(), self._perform)  # the tables are there: it can be read
         self._ready = True
 
     # -- operations ----------------------------------------------------------------------------
