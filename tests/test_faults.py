@@ -373,16 +373,11 @@ def test_p4_a_statement_that_takes_too_long(postgres: Database) -> None:
     saver, fold = before_a_fold(postgres)
     with saver:
         refuse(postgres, "handoff_threads", "INSERT", "PERFORM pg_sleep(60)")
-        _limit(postgres, saver, "20ms")
+        name = postgres.url.rpartition("/handoff_test_")[2].partition("?")[0]
+        postgres.execute(f"ALTER DATABASE handoff_test_{name} SET statement_timeout = '1s'")
         assert "statement timeout" in fails_whole(postgres, saver, fold)
         relent(postgres, "handoff_threads")
-        _limit(postgres, saver, "0")
         recovers(saver, fold)
-
-
-def _limit(postgres: Database, saver: HandoffSaver, time: str) -> None:
-    with saver.inner.conn.connection() as conn:
-        conn.execute(f"SET statement_timeout = '{time}'")
 
 
 @pytest.fixture
