@@ -94,7 +94,9 @@ SQLITE = Dialect(
     writes="writes",
     value="value",
     blobs="",
-    run_id="json_extract(CAST(metadata AS TEXT), '$.run_id')",
+    # A bare saver stores NaN in metadata, which is no JSON.
+    run_id="CASE WHEN json_valid(CAST(metadata AS TEXT))"
+    " THEN json_extract(CAST(metadata AS TEXT), '$.run_id') END",
     tables={
         "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,"
         " metadata",

@@ -98,7 +98,7 @@ class StorageError(HandoffError):
 
     def __init__(self, thread: str, reason: str, hint: str = "") -> None:
         self.thread, self.reason = thread, reason
-        about = f"thread {thread!r}: " if thread else ""
+        about = f"thread {_shown(thread)}: " if thread else ""
         super().__init__(
             f"{about}the database failed: {reason}. Nothing of this step was stored, what was "
             f"there before is unchanged.{' ' + hint if hint else ''}"

@@ -273,24 +273,29 @@ def _keyframe_of(thread_id: str, ns: str, revision: int | None) -> Steps[int | N
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The newest revision of a thread, and the checkpoint it was written with."""
+    """The newest revision of a thread, and the checkpoint it was written with.
+
+    Attributes:
+        ledger_revision: the revision that its ledger is known to show.
+    """
 
     state: dict[str, Any]
     checkpoint_id: str
     at: str
+    ledger_revision: int | None = None
 
 
 def head(thread_id: str, codec: Codec = PLAIN) -> Steps[HeadRow | None]:
     """The newest revision of a thread's root graph, or None if it has none."""
     rows = yield Query(
-        "SELECT state, checkpoint_id, at FROM handoff_threads"
+        "SELECT state, checkpoint_id, at, ledger_revision FROM handoff_threads"
         " WHERE thread_id = ? AND checkpoint_ns = ''",
         (thread_id,),
     )
     if not rows:
         return None
-    state, checkpoint_id, at = rows[0]
-    return HeadRow(upcast(json.loads(codec.loads(state))), checkpoint_id, at)
+    state, *rest = rows[0]
+    return HeadRow(upcast(json.loads(codec.loads(state))), *rest)
 
 
 def state_at(

@@ -39,12 +39,18 @@ class LedgerMirror:
         self._store.write(saved.thread_id, noted)
 
     def heal(self, thread_id: str) -> None:
-        """Bring a ledger in step that an earlier process left behind; once per thread."""
+        """Bring a ledger in step that an earlier process left behind; once per thread.
+
+        Or only the note of it, where that process was killed between the file and the note.
+        """
         if thread_id in self._healed:
             return
         self._healed.add(thread_id)
         head = self._store.read(journal.head(thread_id, self._codec))
-        if head is not None and not self.exporter.shows(thread_id, head.state["revision"]):
+        if head is None:
+            return
+        revision = head.state["revision"]
+        if head.ledger_revision != revision or not self.exporter.shows(thread_id, revision):
             self(Saved(thread_id, "", head.checkpoint_id, head.state, head.at))
 
 

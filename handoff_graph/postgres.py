@@ -28,6 +28,7 @@ from handoff_graph import journal
 from handoff_graph.dialect import POSTGRES
 from handoff_graph.errors import NotAHandoffDatabase, StorageError
 from handoff_graph.pools import Shared, sync_pool
+from handoff_graph.refusals import refusal
 from handoff_graph.steps import Done, Inner, Many, Query, Step, Steps, adrive, drive
 
 __all__ = ["PostgresStore"]
@@ -240,13 +241,18 @@ class PostgresStore:
             yield
         except PoolTimeout as error:
             raise StorageError(thread_id, str(error), _UNREACHABLE) from error
+        except UnicodeEncodeError as error:
+            raise StorageError(thread_id, str(error), _TEXT) from error
         except psycopg.Error as error:
-            lost = isinstance(error, psycopg.OperationalError)
             reason = str(error).strip() or type(error).__name__
-            raise StorageError(thread_id, reason, _UNREACHABLE if lost else "") from error
+            hint = _UNREACHABLE if isinstance(error, psycopg.OperationalError) else ""
+            hint = _TEXT if isinstance(error, psycopg.DataError) and "NUL" in reason else hint
+            raise StorageError(thread_id, reason, hint) from error
 
 
 _UNREACHABLE = "Is the server up, and reachable with this URL? Run the step again when it is."
+
+_TEXT = "A thread id is text that has a form in UTF-8, without NUL characters."
 
 
 class _AsyncNull(AbstractAsyncContextManager[None]):
@@ -280,6 +286,8 @@ def _hidden(url: str) -> str:
 
 # -- performing steps --------------------------------------------------------------------------
 
+_UNSTORABLE = (psycopg.DataError, TypeError, ValueError)
+
 
 @lru_cache(maxsize=512)
 def _placed(sql: str) -> str:
@@ -289,7 +297,12 @@ def _placed(sql: str) -> str:
 
 def _perform(conn: psycopg.Connection[Any], saver: PostgresSaver, step: Step) -> Any:
     if isinstance(step, Inner):
-        answer = getattr(saver, step.method)(*step.args, **step.kwargs)
+        try:
+            answer = getattr(saver, step.method)(*step.args, **step.kwargs)
+        except _UNSTORABLE as error:
+            if refused := refusal(step, error, saver.serde):
+                raise refused from error
+            raise
         return list(answer) if isinstance(answer, Iterator) else answer
     with conn.cursor(row_factory=tuple_row) as cursor:
         if isinstance(step, Many):
@@ -304,7 +317,14 @@ async def _aperform(
 ) -> Any:
     if isinstance(step, Inner):
         answer = getattr(saver, f"a{step.method}")(*step.args, **step.kwargs)
-        return [item async for item in answer] if hasattr(answer, "__aiter__") else await answer
+        if hasattr(answer, "__aiter__"):
+            return [item async for item in answer]
+        try:
+            return await answer
+        except _UNSTORABLE as error:
+            if refused := refusal(step, error, saver.serde):
+                raise refused from error
+            raise
     async with conn.cursor(row_factory=tuple_row) as cursor:
         if isinstance(step, Many):
             await cursor.executemany(_placed(step.sql), step.rows)

@@ -20,6 +20,7 @@ from typing_extensions import Self
 from handoff_graph import journal
 from handoff_graph.dialect import SQLITE
 from handoff_graph.errors import NotAHandoffDatabase, StorageError
+from handoff_graph.refusals import refusal
 from handoff_graph.steps import Done, Inner, Many, Step, Steps, drive
 
 __all__ = ["SqliteStore", "connect"]
@@ -117,8 +118,13 @@ class SqliteStore:
         if self._ready:
             return
         self._saver.setup()
-        with self._transaction():
-            drive(journal.create_tables(), self._perform)
+        try:
+            with self._transaction():
+                drive(journal.create_tables(), self._perform)
+        except sqlite3.OperationalError as error:
+            if "readonly" not in str(error):
+                raise
+            drive(journal.check_version(), self._perform)  # the tables are there: it can be read
         self._ready = True
 
     # -- operations ----------------------------------------------------------------------------
@@ -169,7 +175,12 @@ class SqliteStore:
 
     def _perform(self, step: Step) -> Any:
         if isinstance(step, Inner):
-            answer = getattr(self._saver, step.method)(*step.args, **step.kwargs)
+            try:
+                answer = getattr(self._saver, step.method)(*step.args, **step.kwargs)
+            except (TypeError, ValueError) as error:
+                if refused := refusal(step, error, self.serde):
+                    raise refused from error
+                raise
             return list(answer) if isinstance(answer, Iterator) else answer
         if isinstance(step, Many):
             self._held.executemany(*step)
@@ -195,7 +206,7 @@ class SqliteStore:
         """Say of a failure of SQLite's which thread it struck, and what to do."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeEncodeError) as error:
             hint = next((text for sign, text in _HINTS if sign in str(error)), "")
             raise StorageError(thread_id, str(error), hint) from error
 
@@ -204,5 +215,6 @@ _HINTS = (
     ("locked", f"Another process has held the file for {BUSY_TIMEOUT:.0f} s."),
     ("full", "Free some space on the disk, then run the step again."),
     ("readonly", "Make the file and its folder writable for this process."),
+    ("surrogates", "A thread id is text that has a form in UTF-8."),
     ("closed database", "The saver has been closed: use it inside its `with` block."),
 )

@@ -41,6 +41,7 @@ from handoff_graph.errors import CheckpointRemoved, HandoffWarning, ThreadDelete
 from handoff_graph.fold import Policy
 from handoff_graph.heads import Heads, address, head_of, read_checkpoint
 from handoff_graph.milestones import FOLD
+from handoff_graph.refusals import check_metadata, check_task
 from handoff_graph.retention import Address, History, is_stored, retire
 from handoff_graph.steps import Done, Inner, Many, Query, Steps
 from handoff_graph.summarize import Summarizer
@@ -117,6 +118,7 @@ class Superstep:
     ) -> Steps[Done]:
         """Store a checkpoint; the value is what `put` returns and the `Saved`, or None."""
         here = address(config)._replace(checkpoint_id=checkpoint["id"])
+        check_metadata(config, metadata)
         put = _Put(config, checkpoint, metadata, new_versions, here, utc_now())
         yield from self._admit(put)
         before = yield from self._load(put)
@@ -125,6 +127,7 @@ class Superstep:
         after, changed = yield from self._numbered(here, before, after)
         result, gone = yield from self._store(put, after, folded, transcripts)
         if changed is not None:
+            check_task(config, changed)
             yield from journal.append(
                 *here,
                 before=before.recorded,

@@ -81,8 +81,8 @@ def run(folder: Path, mode: str, durability: Any, bomb: Bomb) -> None:
     saver.close()
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Run something in a child; its exit status, negative for a signal."""
+def forked(work: Callable[[], None], meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Run something in a child, and something here; its exit status, negative for a signal."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -91,6 +91,7 @@ def forked(work: Callable[[], None]) -> int:
         except BaseException:
             traceback.print_exc()
             os._exit(1)
+    meanwhile()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 

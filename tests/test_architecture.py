@@ -19,7 +19,7 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__i
 # From the ground up: a module imports only from floors below its own.
 FLOORS = [
     {"errors", "steps", "codec"},
-    {"schema"},
+    {"schema", "refusals"},
     {"values"},
     {"task", "binding"},
     {"diff", "transcript", "briefing"},
