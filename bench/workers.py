@@ -109,7 +109,7 @@ def main() -> int:
     option = parser.add_argument
     option("--workers", type=int, default=16, help="default: %(default)s")
     option("--threads", type=int, default=1000, help="default: %(default)s")
-    option("--calls", type=numbers, default="12,24", help="of each thread; default: %(default)s")
+    option("--calls", type=numbers, default="12", help="of each thread; default: %(default)s")
     option("--repeats", type=int, default=3, help="default: %(default)s")
     option("--markdown", action="store_true", help="print a markdown table")
     given = parser.parse_args()
@@ -138,7 +138,7 @@ def main() -> int:
         "puts/s",
         "ratio",
         "live",
-        "/PostgresSaver",
+        "live ratio",
     )
     print(table(head, lines, markdown=given.markdown))
     return 0
