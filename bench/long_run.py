@@ -10,7 +10,8 @@ outputs. Two tables. One run of the largest number of calls, with:
 
 and one run for each number of calls, with the milliseconds of a resume: to connect, compile
 and `get_state` with its messages, in the median. Ratios near 1 say that the costs are flat;
-times depend on the machine.
+times depend on the machine. With HandoffSaver alone the running graph holds its whole transcript
+and LangGraph's reducer copies it at each step, so that row can take more than ten minutes.
 
 Example:
     python bench/long_run.py --calls 100,1000

@@ -137,7 +137,7 @@ def main() -> int:
     jobs = list(product(given.calls, given.rows.split(",")))
     found: dict[tuple[int, str], Cost] = {}
     fresh = multiprocessing.get_context("spawn")
-    with server() as url, progress(len(jobs)) as report:
+    with progress(len(jobs)) as report, server() as url:
         for calls, name in jobs:
             report(f"{calls:,} calls, {name}", False)
             with new_database(url) as database, ProcessPoolExecutor(1, mp_context=fresh) as pool:

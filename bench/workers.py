@@ -84,7 +84,7 @@ def measure(name: str, url: str, workers: int, threads: int, calls: int) -> floa
     ready = spawn.Barrier(workers + 1)
     ids = [f"task-{number}" for number in range(threads)]
     running = [
-        spawn.Process(target=work, args=(name, url, ids[at::workers], calls, ready))
+        spawn.Process(target=work, args=(name, url, ids[at::workers], calls, ready), daemon=True)
         for at in range(workers)
     ]
     with SAVERS[name].from_conn_string(url) as saver:
@@ -114,7 +114,7 @@ def main() -> int:
     option("--markdown", action="store_true", help="print a markdown table")
     given = parser.parse_args()
     lines = []
-    with server() as url, progress(len(given.calls) * given.repeats * len(SAVERS)) as report:
+    with progress(len(given.calls) * given.repeats * len(SAVERS)) as report, server() as url:
         for calls in given.calls:
             puts = given.threads * sum(method == "put" for method, _ in record(calls))
             rates: dict[str, list[float]] = {name: [] for name in SAVERS}
