@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo replay test lint type format bench clean
+.PHONY: help demo replay test upstream lint type format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ replay: $(STAMP) ## replay recorded conversations, folding, killing and resuming
 test: lint type $(STAMP) ## lint, types and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+upstream: $(STAMP) ## LangGraph's own tests on HandoffSaver; downloads them, takes minutes
+	$(BIN)/python tools/upstream.py
+
 lint: $(STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -32,8 +35,8 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(BENCH_STAMP) ## measure against SqliteSaver, DeltaChannel and summarization
-	$(BIN)/python bench/react_loop.py
+bench: $(BENCH_STAMP) ## measure everything, into docs/benchmarks.md; takes long
+	$(BIN)/python bench/report.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

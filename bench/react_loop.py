@@ -315,7 +315,11 @@ def render(results: Results, *, markdown: bool) -> str:
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str, bool], None]]:
-    """Yields `report(text, finished)`: a bar on a terminal, else a line per finished row."""
+    """Yields `report(text, finished)`: a bar on a terminal, else a line per finished row.
+
+    Whoever ends the program from here on still has it remove its folders and servers.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=total)
@@ -352,7 +356,6 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure what was asked for and print it; 1 if a row failed."""
     given = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which still removes the folder
     jobs = list(product(given.calls, given.rows))
     results: Results = {}
     with progress(len(jobs)) as report:
