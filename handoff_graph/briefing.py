@@ -24,6 +24,7 @@ DEFAULT_BUDGET = 2_000
 _KEEP_DONE = 10  # finished items in full, however much room is left: each costs at every step
 _KEEP_SOME = 6  # failed attempts and notes likewise
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _INVISIBLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 )
@@ -51,8 +52,10 @@ def tokens(text: str) -> int:
 
 def plain_line(text: str) -> str:
     """One visible line: control characters, bidi overrides and zero-width marks become spaces
-    or vanish, so that a quoted text cannot start a line or pose as another."""
-    return _INVISIBLE.sub(lambda m: " " if m.group() in "\t\n\r\x0b\x0c" else "", text)
+    or vanish, so that a quoted text cannot start a line or pose as another. Half a surrogate
+    pair, which no terminal and no database takes, becomes a replacement character."""
+    line = _INVISIBLE.sub(lambda m: " " if m.group() in "\t\n\r\x0b\x0c" else "", text)
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", line)
 
 
 def render_briefing(state: Mapping[str, Any]) -> str:

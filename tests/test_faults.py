@@ -373,6 +373,10 @@ def test_p4_a_statement_that_takes_too_long(postgres: Database) -> None:
         refuse(postgres, "handoff_threads", "INSERT", "PERFORM pg_sleep(60)")
         name = postgres.url.rpartition("/handoff_test_")[2].partition("?")[0]
         postgres.execute(f"ALTER DATABASE handoff_test_{name} SET statement_timeout = '1s'")
+        postgres.execute(  # it holds for new connections only
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
         assert "statement timeout" in fails_whole(postgres, saver, fold)
         relent(postgres, "handoff_threads")
         recovers(saver, fold)
