@@ -290,7 +290,7 @@ def _checked(revision: catalog.Revision) -> catalog.Revision:
     change: Any = revision.change
     if not isinstance(change, dict):
         raise ValueError("its change is not an object")
-    for part in ("set", "items", "unlisted", "gone"):
+    for part in ("set", "in", "items", "unlisted", "gone"):
         if not isinstance(change.get(part, {}), dict):
             raise ValueError(f"{part!r} of its change is not an object")
     for items in (*change.get("items", {}).values(), *change.get("unlisted", {}).values()):

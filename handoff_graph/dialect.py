@@ -73,16 +73,14 @@ class Dialect:
         self, thread_id: str, ns: str, checkpoint_ids: Sequence[str]
     ) -> Steps[dict[str, set[tuple[str, str]]]]:
         """Which channel values each checkpoint refers to, where they have rows of their own."""
-        found: dict[str, set[tuple[str, str]]] = {}
-        for checkpoint_id in checkpoint_ids if self.blobs else ():
-            rows = yield Query(
-                "SELECT checkpoint -> 'channel_versions' FROM checkpoints"
-                " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
-                (thread_id, ns, checkpoint_id),
-            )
-            for (versions,) in rows:
-                found[checkpoint_id] = {(name, str(v)) for name, v in (versions or {}).items()}
-        return found
+        if not self.blobs or not checkpoint_ids:
+            return {}
+        rows = yield Query(
+            "SELECT checkpoint_id, checkpoint -> 'channel_versions' FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ANY(?)",
+            (thread_id, ns, list(checkpoint_ids)),
+        )
+        return {key: {(name, str(v)) for name, v in (found or {}).items()} for key, found in rows}
 
     @staticmethod
     def metadata(value: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from handoff_graph.channels import (
 )
 from handoff_graph.diff import apply_change, diff
 from handoff_graph.fold import Folding
+from handoff_graph.schema import blank_state
 from handoff_graph.summarize import HeuristicSummarizer
 from handoff_graph.task import merge
 from handoff_graph.transcript import (
@@ -112,10 +113,16 @@ def milestone(
     ids = {
         name: _briefing_id(name, found) for name, found in transcripts.items() if name not in kept
     }
-    mark = {"revision": revision, "task": channel, "transcripts": ids, "news": diff(state, whole)}
+    news = diff(state, {**whole, **_stamps(state)})
+    mark = {"revision": revision, "task": channel, "transcripts": ids, "news": news}
     dropped = frozenset(values) - set(kept)
     replaced = frozenset(name for name, value in kept.items() if value is not values[name])
     return Milestone(kept, mark, dropped, replaced)
+
+
+def _stamps(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The stamps of a state, which what was said before a milestone leaves as they are."""
+    return {key: (state or blank_state())[key] for key in ("updated", "stamps")}
 
 
 def _gathered(

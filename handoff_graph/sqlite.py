@@ -11,7 +11,7 @@ import asyncio
 import copy
 import sqlite3
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar, cast
 
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -27,6 +27,8 @@ __all__ = ["SqliteStore", "connect"]
 
 T = TypeVar("T")
 
+_SPARE = 0.2  # of a file may be free pages: the next steps need some again
+
 BUSY_TIMEOUT = 30.0
 """Seconds a connection that we open waits for another process's transaction."""
 
@@ -39,6 +41,7 @@ def connect(path: str) -> sqlite3.Connection:
     """
     try:
         conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
+        conn.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file; see close
         conn.execute("PRAGMA journal_mode=WAL")
     except sqlite3.DatabaseError as error:
         raise NotAHandoffDatabase(
@@ -106,9 +109,19 @@ class SqliteStore:
         await asyncio.to_thread(self.setup)
 
     def close(self) -> None:
-        """Close the connection, if it is ours."""
+        """Close the connection, if it is ours, and give the space of folds back to the disk."""
         if self._owned:
+            with suppress(sqlite3.Error):  # closed already, or somebody else is writing
+                self._give_back()
             self._held.close()
+
+    def _give_back(self) -> None:
+        self._held.execute("PRAGMA busy_timeout=0")
+        (free,) = self._held.execute("PRAGMA freelist_count").fetchone()
+        (pages,) = self._held.execute("PRAGMA page_count").fetchone()
+        if free > pages * _SPARE:
+            # Stepped to its end; `execute` would free one page.
+            self._held.executescript("PRAGMA incremental_vacuum")
 
     async def aclose(self) -> None:
         """`close`, off the event loop."""

@@ -7,8 +7,9 @@ one transaction.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import BaseMessage
@@ -63,7 +64,7 @@ class Saved:
 
 
 class _Put(NamedTuple):
-    """One `put`: where, what, and the stamp of whatever it brings."""
+    """One `put`: where, what, the stamp of whatever it brings, and what to note once it is in."""
 
     config: RunnableConfig
     checkpoint: Checkpoint
@@ -71,6 +72,7 @@ class _Put(NamedTuple):
     new_versions: ChannelVersions
     here: Address
     at: str
+    on_commit: list[Callable[[], None]]
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -119,7 +121,7 @@ class Superstep:
         """Store a checkpoint; the value is what `put` returns and the `Saved`, or None."""
         here = address(config)._replace(checkpoint_id=checkpoint["id"])
         check_metadata(config, metadata)
-        put = _Put(config, checkpoint, metadata, new_versions, here, utc_now())
+        put = _Put(config, checkpoint, metadata, new_versions, here, utc_now(), [])
         yield from self._admit(put)
         before = yield from self._load(put)
         after, folded, transcripts = yield from self._advance(put, before)
@@ -141,6 +143,8 @@ class Superstep:
         def remember() -> None:
             self.heads.begin_session(here.thread_id)
             self.heads.remember(here, after)
+            for note in put.on_commit:
+                note()
             for checkpoint_id in gone:
                 self.heads.retire(here._replace(checkpoint_id=checkpoint_id))
 
@@ -193,14 +197,16 @@ class Superstep:
             return Head(state), folded, (yield from self._read(put, names if folded else []))
         if self._is_left_to_graph(put):
             return before, False, {}
-        after = self._fold(before, transcripts_in(put.values))
-        read: dict[str, list[BaseMessage]] = {}
-        if names and (after is not before or self._watches.is_due(*put.here[:2])):
-            read = yield from self._read(put, names)
-            after = self._fold(after, read, rebuilt=True)
-            folds = (after.state or {}).get("folds", {})
-            left = {n: compact(m, after.channels.get(n)) for n, m in read.items()}
-            self._watches.looked(*put.here[:2], left, folds)
+        held = transcripts_in(put.values)
+        sizes = {name: len(messages) for name, messages in held.items()}
+        if not self._watches.is_due(*put.here[:2], sizes):
+            return before, False, {}
+        read = yield from self._read(put, names)
+        after = self._fold(self._fold(before, held), read, rebuilt=True)
+        folds = (after.state or {}).get("folds", {})
+        left = {n: compact(m, after.channels.get(n)) for n, m in {**held, **read}.items()}
+        looked = partial(self._watches.looked, *put.here[:2], left, sizes, folds)
+        put.on_commit.append(looked)
         return after, after is not before, read
 
     def _is_left_to_graph(self, put: _Put) -> bool:

@@ -1,7 +1,8 @@
-"""When to look at a transcript that no checkpoint holds.
+"""When to look whether a transcript is due.
 
-A transcript on a `DeltaChannel` has to be rebuilt from the database to be looked at, so the
-saver counts what is written to it, and looks when a fold may be due.
+To look takes time that grows with the tail, and a transcript on a `DeltaChannel` has to be
+rebuilt from the database for it. So the saver counts what is written, and looks when a fold
+may be due.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Watches:
         self._policy = policy
         self._lock = Lock()
         self._left: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._seen: dict[tuple[str, str], tuple[int, Mapping[str, int]]] = {}
 
     def note(self, thread_id: str, ns: str, writes: Iterable[tuple[str, Any]]) -> None:
         """Count the messages in the writes of a task."""
@@ -47,20 +49,40 @@ class Watches:
                 left = self._left[key]
                 self._left[key] = (left[0] - calls, left[1] - tokens)
 
-    def is_due(self, thread_id: str, ns: str) -> bool:
-        """Whether to look now: the counts have run out, or nothing has been counted yet."""
+    def is_due(self, thread_id: str, ns: str, sizes: Mapping[str, int]) -> bool:
+        """Whether to look now: the counts have run out, or nothing has been counted yet.
+
+        Args:
+            thread_id: the thread.
+            ns: the namespace.
+            sizes: how long the transcripts in the checkpoint are, by channel. Where they have
+                grown by more than was counted, or shrunk, somebody has not told of it.
+        """
         with self._lock:
             left = self._left.get((thread_id, ns))
-        return left is None or min(left) <= 0
+            most, seen = self._seen.get((thread_id, ns), (0, {}))
+        if left is None or min(left) <= 0:
+            return True
+        grown = (size - seen.get(name, size + 1) for name, size in sizes.items())
+        return any(not 0 <= growth < most for growth in grown)
 
     def looked(
         self,
         thread_id: str,
         ns: str,
         transcripts: Mapping[str, Sequence[BaseMessage]],
+        sizes: Mapping[str, int],
         folds: Mapping[str, Any],
     ) -> None:
-        """Count anew from these transcripts; `folds` says where each was folded last."""
+        """Count anew from these transcripts, as they are stored.
+
+        Args:
+            thread_id: the thread.
+            ns: the namespace.
+            transcripts: the transcripts by channel.
+            sizes: how long those in the checkpoint were before.
+            folds: where each was folded last.
+        """
         most = self._policy.max_tokens
         calls, tokens = self._policy.every, most or 1
         for name, messages in transcripts.items():
@@ -70,9 +92,11 @@ class Watches:
                 tokens = min(tokens, most - count_tokens_approximately(messages))
         with self._lock:
             self._left[thread_id, ns] = (calls, tokens)
+            self._seen[thread_id, ns] = (max(calls, 1), sizes)
             self._left.move_to_end((thread_id, ns))
             while len(self._left) > _SPACES:
-                self._left.popitem(last=False)
+                gone, _ = self._left.popitem(last=False)
+                self._seen.pop(gone, None)
 
 
 def _messages(value: Any) -> list[BaseMessage]:

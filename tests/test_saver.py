@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from agents import (
@@ -755,3 +755,18 @@ def test_p4_a_commit_that_fails_is_rolled_back_and_leaves_no_trace_in_memory(
         assert saver.task_state(config()) is None
         longer.invoke(None, config())
         assert is_briefing(longer.get_state(config()).values["messages"][0])
+
+
+def test_closing_gives_the_space_of_folds_back_to_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "h.db"
+    saver = HandoffSaver.from_conn_string(path)
+    build(60).compile(checkpointer=saver).invoke(request(), config())
+    conn = cast(Any, saver.inner).conn
+    (free,) = conn.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = conn.execute("PRAGMA page_count").fetchone()
+    assert free > pages / 2
+    saver.close()
+    assert path.stat().st_size <= 4096 * (pages - free)
+    saver.close()
+    with HandoffSaver.from_conn_string(path) as again:
+        assert "k50" in str(again.task_state(config()))
