@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +45,7 @@ from handoff_graph import HandoffSaver, catalog
 from handoff_graph.codec import dumps
 from handoff_graph.dialect import POSTGRES, SQLITE, Dialect
 from handoff_graph.journal import TABLES
+from handoff_graph.reader import open_readonly
 from handoff_graph.schema import STATUSES, stamp
 
 REVISIONS = 10
@@ -200,32 +200,18 @@ def connected(database: Database) -> Iterator[Any]:
 
 
 # -- what the catalog finds --------------------------------------------------------------------
-# These follow `handoff_graph.catalog`: whoever changes its functions changes these four.
 
 
-def list_page(database: Database, offset: int) -> int:
-    """One page of all threads."""
-    with closing(catalog.open_readonly(database.url)) as conn:
-        return len([*islice(catalog.threads(conn), offset, offset + PAGE)])
-
-
-def list_status(database: Database, status: str) -> int:
-    """The first page of the threads with a status."""
-    with closing(catalog.open_readonly(database.url)) as conn:
-        return len([*islice((t for t in catalog.threads(conn) if t.status == status), PAGE)])
-
-
-def list_owner(database: Database, owner: str) -> int:
-    """The first page of an owner's threads."""
-    with closing(catalog.open_readonly(database.url)) as conn:
-        return len([*islice((t for t in catalog.threads(conn) if t.owner == owner), PAGE)])
+def listed(database: Database, **narrowed: Any) -> int:
+    """One page of threads."""
+    with open_readonly(database.url) as reader:
+        return len(catalog.threads(reader, limit=PAGE, **narrowed))
 
 
 def show(database: Database, name: str) -> int:
     """A thread's task."""
-    with closing(catalog.open_readonly(database.url)) as conn:
-        found = catalog.thread(conn, name)
-    return int(found.state is not None)
+    with open_readonly(database.url) as reader:
+        return int(catalog.thread(reader, name).state is not None)
 
 
 # -- timing ------------------------------------------------------------------------------------
@@ -258,15 +244,17 @@ def measure(database: Database, threads: int, repeats: int) -> dict[str, float]:
     shown, copied = ids[0 : repeats + 1], ids[repeats + 1 : 2 * repeats + 2]
     deleted = ids[2 * repeats + 2 : 3 * repeats + 3]
     found: dict[str, float] = {}
-    if database.dialect is SQLITE:  # the catalog reads SQLite files
-        few = range(3)
-        owner = f"agent-session-{min(OWNERS, threads) // 2}"
-        found["list, first page"] = timed(partial(list_page, database, 0) for _ in few)
-        half = threads // 2
-        found["list, middle page"] = timed(partial(list_page, database, half) for _ in few)
-        found["list, one status"] = timed(partial(list_status, database, STATUSES[1]) for _ in few)
-        found["list, one owner"] = timed(partial(list_owner, database, owner) for _ in few)
-        found["show"] = timed(partial(show, database, name) for name in shown[:4])
+    few = range(repeats)
+    pages: dict[str, dict[str, Any]] = {
+        "first page": {},
+        "middle page": {"offset": threads // 2},
+        "one status": {"status": STATUSES[1]},
+        "one owner": {"owner": f"agent-session-{min(OWNERS, threads) // 2}"},
+        "by owner": {"sort": "owner"},
+    }
+    for page, narrowed in pages.items():
+        found[f"list, {page}"] = timed(partial(listed, database, **narrowed) for _ in few)
+    found["show"] = timed(partial(show, database, name) for name in shown)
     with HandoffSaver.from_conn_string(database.url) as saver:
         found["resume"] = timed(partial(resume, saver, name) for name in shown)
         found["copy_thread"] = timed(

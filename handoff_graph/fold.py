@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from handoff_graph.briefing import DEFAULT_BUDGET, fit, render_briefing
@@ -105,9 +105,13 @@ def due(
     anchor = last.get("anchor")
     keys = message_keys(messages)
     fresh = messages[keys.index(anchor) + 1 :] if anchor in keys else messages
+    asked = force or state.get("phase", "") != last.get("phase", "")
+    results = sum(isinstance(m, ToolMessage) for m in fresh)
+    if not asked and results < policy.every and policy.max_tokens is None:
+        return False  # without pairing calls and results, which takes much longer
     if not any(not is_briefing(m) for m in fresh) or has_open_call(messages):
         return False
-    if force or state.get("phase", "") != last.get("phase", ""):
+    if asked:
         return True
     if completed_calls(messages, anchor) >= policy.every:
         return True

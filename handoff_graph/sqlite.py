@@ -27,6 +27,7 @@ __all__ = ["SqliteStore", "connect"]
 
 T = TypeVar("T")
 
+_SMALL = 4096  # pages of a file that is rewritten in no time; a larger one is for `handoff prune`
 _SPARE = 0.2  # of a file may be free pages: the next steps need some again
 
 BUSY_TIMEOUT = 30.0
@@ -41,7 +42,6 @@ def connect(path: str) -> sqlite3.Connection:
     """
     try:
         conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
-        conn.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file; see close
         conn.execute("PRAGMA journal_mode=WAL")
     except sqlite3.DatabaseError as error:
         raise NotAHandoffDatabase(
@@ -119,9 +119,8 @@ class SqliteStore:
         self._held.execute("PRAGMA busy_timeout=0")
         (free,) = self._held.execute("PRAGMA freelist_count").fetchone()
         (pages,) = self._held.execute("PRAGMA page_count").fetchone()
-        if free > pages * _SPARE:
-            # Stepped to its end; `execute` would free one page.
-            self._held.executescript("PRAGMA incremental_vacuum")
+        if pages <= _SMALL and free > pages * _SPARE:
+            self._held.execute("VACUUM")
 
     async def aclose(self) -> None:
         """`close`, off the event loop."""
