@@ -73,11 +73,13 @@ class Head:
         channels: the transcripts that the saver folds.
         journaled: the state that the journal holds, where that is not `state` itself: a
             milestone knows more than its revision.
+        given: the very object that the graph's task channel held, to know it again.
     """
 
     state: dict[str, Any] | None = None
     channels: Mapping[str, Channel] = field(default_factory=dict)
     journaled: dict[str, Any] | None = None
+    given: Any = field(default=None, repr=False, compare=False)
 
     @property
     def recorded(self) -> dict[str, Any] | None:
@@ -225,7 +227,7 @@ def with_revision(head: Head, revision: int) -> Head:
         name: replace(channel, briefing=_renumbered(channel.briefing, revision))
         for name, channel in head.channels.items()
     }
-    return Head({**head.state, "revision": revision}, channels)
+    return replace(head, state={**head.state, "revision": revision}, channels=channels)
 
 
 def _renumbered(briefing: SystemMessage, revision: int) -> SystemMessage:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from handoff_graph.briefing import DEFAULT_BUDGET, fit, render_briefing
 from handoff_graph.errors import HandoffWarning
-from handoff_graph.task import TaskUpdate, blank_state, content, merge, task_update
+from handoff_graph.task import TaskUpdate, blank_state, content, extend, merge, task_update
 from handoff_graph.transcript import (
     briefing_message,
     completed_calls,
@@ -27,7 +27,16 @@ from handoff_graph.transcript import (
     split,
 )
 
-__all__ = ["Fold", "Folding", "Policy", "complete", "due", "prepare", "update_between"]
+__all__ = [
+    "Fold",
+    "Folding",
+    "Policy",
+    "complete",
+    "due",
+    "may_be_due",
+    "prepare",
+    "update_between",
+]
 
 
 @dataclass(frozen=True)
@@ -102,22 +111,59 @@ def due(
         behind the message at which the last fold was made.
     """
     last = state.get("folds", {}).get(channel, {})
-    anchor = last.get("anchor")
-    keys = message_keys(messages)
-    fresh = messages[keys.index(anchor) + 1 :] if anchor in keys else messages
-    asked = force or state.get("phase", "") != last.get("phase", "")
-    results = sum(isinstance(m, ToolMessage) for m in fresh)
-    if not asked and results < policy.every and policy.max_tokens is None:
-        return False  # without pairing calls and results, which takes much longer
+    fresh = _fresh(messages, last)
+    if not _may_be_due(state, last, fresh, policy, force):
+        return False
     if not any(not is_briefing(m) for m in fresh) or has_open_call(messages):
         return False
-    if asked:
+    if force or state.get("phase", "") != last.get("phase", ""):
         return True
-    if completed_calls(messages, anchor) >= policy.every:
+    if completed_calls(messages, last.get("anchor")) >= policy.every:
         return True
     return policy.max_tokens is not None and (
         count_tokens_approximately(messages) > policy.max_tokens
     )
+
+
+def may_be_due(
+    state: Mapping[str, Any],
+    channel: str,
+    messages: Sequence[BaseMessage],
+    policy: Policy,
+    *,
+    force: bool = False,
+) -> bool:
+    """Whether a fold could be due once open calls have their results.
+
+    Arguments as for `due`. This only counts: to pair calls and results takes much longer.
+    """
+    last = state.get("folds", {}).get(channel, {})
+    return _may_be_due(state, last, _fresh(messages, last), policy, force)
+
+
+def _may_be_due(
+    state: Mapping[str, Any],
+    last: Mapping[str, Any],
+    fresh: Sequence[BaseMessage],
+    policy: Policy,
+    force: bool,
+) -> bool:
+    if force or policy.max_tokens is not None:
+        return True
+    if state.get("phase", "") != last.get("phase", ""):
+        return True
+    results = sum(isinstance(m, ToolMessage) for m in fresh)
+    calls = sum(
+        len(m.tool_calls) + len(m.invalid_tool_calls) for m in fresh if isinstance(m, AIMessage)
+    )
+    return max(results, calls) >= policy.every
+
+
+def _fresh(messages: Sequence[BaseMessage], last: Mapping[str, Any]) -> Sequence[BaseMessage]:
+    """The messages behind the one at which the last fold was made."""
+    keys = message_keys(messages)
+    anchor = last.get("anchor")
+    return messages[keys.index(anchor) + 1 :] if anchor in keys else messages
 
 
 def prepare(
@@ -166,8 +212,8 @@ def complete(
     if not isinstance(summary, Mapping):
         raise TypeError(f"a summarizer returns a TaskUpdate, not {type(summary).__name__}")
     before = merge(state, None)
-    merged = merge(merge(before, captured), summary)
-    merged = merge(merged, _bookkeeping(merged, folding, policy))
+    merged = extend(extend(before, captured), summary)
+    merged = extend(merged, _bookkeeping(merged, folding, policy))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
         warnings.warn(

@@ -24,9 +24,9 @@ from handoff_graph.channels import (
 )
 from handoff_graph.diff import apply_change, diff
 from handoff_graph.fold import Folding
-from handoff_graph.schema import blank_state
+from handoff_graph.schema import blank_state, upcast
 from handoff_graph.summarize import HeuristicSummarizer
-from handoff_graph.task import merge
+from handoff_graph.task import extend
 from handoff_graph.transcript import (
     briefing_message,
     briefing_revision,
@@ -133,13 +133,13 @@ def _gathered(
     They will be, but into a later revision: whoever goes back to the milestone, to fork from
     it or to roll a run back, must not lose them.
     """
-    whole: Mapping[str, Any] = state or {}
+    whole: Mapping[str, Any] = upcast(state)
     for name, messages in transcripts.items():
         rest = [m for m in messages if not is_briefing(m)]
         if rest:
             folding = Folding(name, rest, (), completed_calls(rest), "", at)
-            whole = merge(whole, HeuristicSummarizer()(whole, folding))
-    return {**merge(whole, None), "revision": int((state or {}).get("revision", 0))}
+            whole = extend(whole, HeuristicSummarizer()(whole, folding))
+    return {**whole, "revision": int((state or {}).get("revision", 0))}
 
 
 def task_of(mark: Mapping[str, Any], state: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from handoff_graph.channels import declare_task_key
 from handoff_graph.errors import HandoffWarning, MissingChannel
 from handoff_graph.export import LedgerExporter
-from handoff_graph.fold import Folding, Policy, complete, due, prepare
+from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.saver import HandoffSaver
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
@@ -154,6 +154,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             has_open_call(messages) or due(task, name, messages, self.policy, force=force)
             for name, messages in values.items()
             if is_transcript(messages)
+            and may_be_due(task, name, messages, self.policy, force=force)
         )
 
     def _job(self, input: Any, config: RunnableConfig | None) -> _Job:

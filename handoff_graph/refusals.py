@@ -26,9 +26,15 @@ def check_metadata(config: RunnableConfig, metadata: Any) -> None:
     Raises:
         StorageError: there is one.
     """
+    if not any(map(_may_hold_numbers, (metadata, config.get("metadata"), config["configurable"]))):
+        return
     flaw = _flaw(get_serializable_checkpoint_metadata(config, metadata))
     if flaw is not None and flaw.startswith("the number"):
         raise _error(config, f"{flaw} in the metadata")
+
+
+def _may_hold_numbers(values: Mapping[str, Any] | None) -> bool:
+    return any(v and not isinstance(v, (str, int)) for v in (values or {}).values())
 
 
 def check_task(config: RunnableConfig, state: Mapping[str, Any]) -> None:

@@ -192,9 +192,16 @@ class Superstep:
         names = open_deltas(put.checkpoint, put.metadata)
         channel = task_channel(put.values)
         if channel is not None:
-            state = guarded(before.state, put.values[channel])
+            given = put.values[channel]
+            if given is before.given:  # no reducer has made a new one of it
+                return before, False, {}
+            state = guarded(before.state, given)
             folded = folds_landed(before.state, state, put.values)
-            return Head(state), folded, (yield from self._read(put, names if folded else []))
+            return (
+                Head(state, given=given),
+                folded,
+                (yield from self._read(put, names if folded else [])),
+            )
         if self._is_left_to_graph(put):
             return before, False, {}
         held = transcripts_in(put.values)
@@ -250,7 +257,7 @@ class Superstep:
         self, here: Address, before: Head, after: Head
     ) -> Steps[tuple[Head, dict[str, Any] | None]]:
         """The new head under its revision number, and its state if that is a new revision."""
-        if after.state is None:
+        if after.state is None or (after is before and before.journaled is None):
             return after, None
         recorded = before.recorded
         if recorded and content(recorded) == content(after.state):

@@ -53,6 +53,7 @@ __all__ = [
     "TaskUpdate",
     "blank_state",
     "content",
+    "extend",
     "is_task_state",
     "merge",
     "task_update",
@@ -88,9 +89,9 @@ def task_update(*, at: str | None = None, by: str = "", **fields: Any) -> TaskUp
         >>> merge({}, update)["constraints"][0]["text"]
         'Do not touch prod.'
     """
-    for name in fields:
+    for name in fields.keys() - _FIELDS:
         near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=0.8)
-        if name not in _FIELDS and near:
+        if near:
             raise InvalidTask(name, f"a field; did you mean {near[0]!r}?", fields[name])
     update = {**fields, "at": at or utc_now(), "by": by}
     _apply(blank_state(), update, check_moves=False)
@@ -126,6 +127,11 @@ def merge(state: Mapping[str, Any] | None, update: Mapping[str, Any] | None) -> 
     else:
         base = _apply(blank_state(), upcast(state, partial=True))
     return _apply(base, upcast(update, partial=True)) if update else base
+
+
+def extend(state: Mapping[str, Any], update: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`merge`, into a state that is known to be whole, such as the result of another merge."""
+    return _apply(state, upcast(update, partial=True)) if update else dict(state)
 
 
 # -- one update into one state ---------------------------------------------------------------
