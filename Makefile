@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo replay test upstream lint type format bench clean
+.PHONY: help demo replay test upstream lint type format bench bench-all clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(BENCH_STAMP) ## measure everything, into docs/benchmarks.md; takes long
+bench: $(BENCH_STAMP) ## measure against SqliteSaver, DeltaChannel and summarization
+	$(BIN)/python bench/react_loop.py
+
+bench-all: $(BENCH_STAMP) ## every benchmark, into docs/benchmarks.md; takes an hour or more
 	$(BIN)/python bench/report.py
 
 clean: ## remove the virtual environment and caches
