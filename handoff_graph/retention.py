@@ -184,7 +184,7 @@ def _superseded(
     chain: list[_Row] = []
     child = _Row("", None, {})
     wanted: str | None = here.checkpoint_id
-    cursor = "\U0010ffff"
+    cursor = ""
     while wanted:
         if wanted not in rows:
             page = yield from _page(dialect, here, cursor)
@@ -226,11 +226,11 @@ def _waits(dialect: Dialect, here: Address, row: _Row, child: _Row) -> Steps[boo
 
 
 def _page(dialect: Dialect, here: Address, before: str) -> Steps[list[_Row]]:
+    older = " AND checkpoint_id < ?" if before else ""
     rows = yield Query(
         "SELECT checkpoint_id, parent_checkpoint_id, metadata FROM checkpoints"
-        " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id < ?"
-        " ORDER BY checkpoint_id DESC LIMIT ?",
-        (*here[:2], before, _PAGE),
+        f" WHERE thread_id = ? AND checkpoint_ns = ?{older} ORDER BY checkpoint_id DESC LIMIT ?",
+        (*here[:2], *([before] if before else []), _PAGE),
     )
     return [_Row(key, parent, dialect.metadata(metadata)) for key, parent, metadata in rows]
 
