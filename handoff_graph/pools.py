@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,27 +15,13 @@ __all__ = ["Shared", "sync_pool"]
 # As LangGraph's own `from_conn_string` opens its connection.
 _OPTIONS = {"autocommit": True, "prepare_threshold": 0}
 _POOL: dict[str, Any] = {"min_size": 1, "max_size": 10, "open": False, "kwargs": _OPTIONS}
-_IDLE = 5.0  # seconds without use after which a connection is tried before it is handed out
 _CONNECT_TIMEOUT = 10  # seconds for the first connection of all
 _STRIPES = 256  # locks that threads share, by the hash of their ids
 
 
 def sync_pool(url: str) -> ConnectionPool[Any]:
-    """A pool that is not open yet, and hands out no connection that has died of idleness."""
-
-    def check(conn: Any) -> None:
-        if _was_idle(conn):
-            ConnectionPool.check_connection(conn)
-
-    return ConnectionPool(url, check=check, **_POOL)
-
-
-def _was_idle(conn: Any) -> bool:
-    """Whether a connection has not been handed out for so long that it may be dead by now."""
-    now = time.monotonic()
-    idle = now - getattr(conn, "handoff_used", 0.0)
-    conn.handoff_used = now
-    return idle > _IDLE
+    """A pool that is not open yet, and never hands out a connection that is dead."""
+    return ConnectionPool(url, check=ConnectionPool.check_connection, **_POOL)
 
 
 class Shared:
@@ -76,10 +61,6 @@ class Shared:
         loop = asyncio.get_running_loop()
         pool = self.pools.get(loop)
         if pool is None:
-
-            async def check(conn: Any) -> None:
-                if _was_idle(conn):
-                    await AsyncConnectionPool.check_connection(conn)
-
+            check = AsyncConnectionPool.check_connection
             pool = self.pools[loop] = AsyncConnectionPool(self.url, check=check, **_POOL)
         return pool

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import sqlite3
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar, cast
@@ -27,6 +28,7 @@ __all__ = ["SqliteStore", "connect"]
 
 T = TypeVar("T")
 
+_WAL_POLL = 0.02  # seconds between two tries to open a file
 _SMALL = 4096  # pages of a file that is rewritten in no time; a larger one is for `handoff prune`
 _SPARE = 0.2  # of a file may be free pages: the next steps need some again
 
@@ -42,12 +44,25 @@ def connect(path: str) -> sqlite3.Connection:
     """
     try:
         conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
-        conn.execute("PRAGMA journal_mode=WAL")
+        _enter_wal(conn)
     except sqlite3.DatabaseError as error:
         raise NotAHandoffDatabase(
             path, f"cannot be opened as a SQLite database: {error}"
         ) from error
     return conn
+
+
+def _enter_wal(conn: sqlite3.Connection) -> None:
+    """Switch to WAL; while another process opens or closes the file SQLite does not wait."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            conn.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_WAL_POLL)
 
 
 class _HeldConnection:

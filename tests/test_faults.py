@@ -179,6 +179,7 @@ def test_a_fold_does_these_operations_and_no_others(tmp_path: Path) -> None:
     with saver:
         saver.inner.conn.set_authorizer(note)
         fold()
+        saver.inner.conn.set_authorizer(None)
     assert seen == {*OPERATIONS}
 
 
