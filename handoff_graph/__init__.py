@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ThreadDeleted,
         ThreadExists,
         UnknownThread,
+        UnstorableValue,
         UnsupportedSchema,
     )
     from handoff_graph.export import LedgerExporter
@@ -64,6 +65,7 @@ __all__ = [
     "ThreadDeleted",
     "ThreadExists",
     "UnknownThread",
+    "UnstorableValue",
     "UnsupportedSchema",
     "add_handoff",
     "binding_sentences",
@@ -91,6 +93,7 @@ _HOMES = {
         "ThreadDeleted",
         "ThreadExists",
         "UnknownThread",
+        "UnstorableValue",
         "UnsupportedSchema",
     ),
     "export": ("LedgerExporter",),

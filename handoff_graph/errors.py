@@ -4,6 +4,7 @@ HandoffError
 ├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
 ├── UnsupportedSchema    stored by a newer version of handoff_graph
 ├── StorageError         the database refused or failed; nothing of the operation is stored
+│   └── UnstorableValue  a value in it has no form there (also a ValueError, a TypeError)
 ├── EmptyThreadId        a config or call without a thread id (also a ValueError)
 ├── ThreadExists         a thread would be overwritten by a copy
 ├── ThreadDeleted        a run goes on with a thread that was deleted meanwhile
@@ -37,6 +38,7 @@ __all__ = [
     "ThreadExists",
     "UnknownThread",
     "UnreadableRow",
+    "UnstorableValue",
     "UnsupportedSchema",
 ]
 
@@ -103,6 +105,14 @@ class StorageError(HandoffError):
             f"{about}the database failed: {reason}. Nothing of this step was stored, what was "
             f"there before is unchanged.{' ' + hint if hint else ''}"
         )
+
+
+class UnstorableValue(StorageError, ValueError, TypeError):
+    """A value that the serializer or the database has no form for.
+
+    The bare savers let the serializer's ValueError or TypeError through; whoever catches one
+    of these catches this.
+    """
 
 
 class EmptyThreadId(HandoffError, ValueError):

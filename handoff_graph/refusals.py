@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import get_serializable_checkpoint_metadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from handoff_graph.codec import dumps
-from handoff_graph.errors import StorageError
+from handoff_graph.errors import UnstorableValue
 from handoff_graph.steps import Inner
 
 __all__ = ["check_metadata", "check_task", "refusal"]
@@ -24,7 +24,7 @@ def check_metadata(config: RunnableConfig, metadata: Any) -> None:
     into the metadata of any thread.
 
     Raises:
-        StorageError: there is one.
+        UnstorableValue: there is one.
     """
     if not any(map(_may_hold_numbers, (metadata, config.get("metadata"), config["configurable"]))):
         return
@@ -41,7 +41,7 @@ def check_task(config: RunnableConfig, state: Mapping[str, Any]) -> None:
     """Refuse a task state that is no JSON.
 
     Raises:
-        StorageError: it is not.
+        UnstorableValue: it is not.
     """
     try:
         dumps(state)
@@ -49,7 +49,7 @@ def check_task(config: RunnableConfig, state: Mapping[str, Any]) -> None:
         raise _error(config, f"the task ({error})") from error
 
 
-def refusal(step: Inner, error: Exception, serde: SerializerProtocol) -> StorageError | None:
+def refusal(step: Inner, error: Exception, serde: SerializerProtocol) -> UnstorableValue | None:
     """The error to raise for a value that could not be stored.
 
     Args:
@@ -116,6 +116,8 @@ def _is_halved(text: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False
 
 
-def _error(config: RunnableConfig, what: str) -> StorageError:
+def _error(config: RunnableConfig, what: str) -> UnstorableValue:
     thread = str(config["configurable"]["thread_id"])
-    return StorageError(thread, f"it cannot store {what}", "Replace it, then run the step again.")
+    return UnstorableValue(
+        thread, f"it cannot store {what}", "Replace it, then run the step again."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from agents import config
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from databases import Database
 from langgraph.checkpoint.base import empty_checkpoint
 
-from handoff_graph import HandoffError, HandoffSaver, StorageError
+from handoff_graph import HandoffError, HandoffSaver, StorageError, UnstorableValue
 from handoff_graph.cli import cli
 
 ODD = {
@@ -168,3 +168,13 @@ def test_numbers_that_a_bare_saver_left_in_metadata_stop_nobody(tmp_path: Any) -
         saver.delete_for_runs(["r"])
         assert saver.get_tuple(config("u")) is None
         assert saver.get_tuple(config("t")) is not None
+
+
+def test_what_the_serializer_says_of_a_value_is_still_what_it_raised(database: Database) -> None:
+    with database.open() as saver:
+        checkpoint = {**empty_checkpoint(), "channel_values": {"odd": [2**70]}}
+        checkpoint["channel_versions"] = {"odd": "1"}
+        where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        for kind in (TypeError, ValueError, UnstorableValue):
+            with pytest.raises(kind, match="odd"):
+                saver.put(cast(Any, where), cast(Any, checkpoint), {}, {"odd": "1"})
