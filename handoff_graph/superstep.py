@@ -206,13 +206,13 @@ class Superstep:
             return before, False, {}
         held = transcripts_in(put.values)
         sizes = {name: len(messages) for name, messages in held.items()}
-        if not self._watches.is_due(*put.here[:2], sizes):
+        if not self._watches.is_due(*put.here, sizes):
             return before, False, {}
         read = yield from self._read(put, names)
         after = self._fold(self._fold(before, held), read, rebuilt=True)
         folds = (after.state or {}).get("folds", {})
         left = {n: compact(m, after.channels.get(n)) for n, m in {**held, **read}.items()}
-        looked = partial(self._watches.looked, *put.here[:2], left, sizes, folds)
+        looked = partial(self._watches.looked, *put.here, left, sizes, folds)
         put.on_commit.append(looked)
         return after, after is not before, read
 
@@ -335,7 +335,7 @@ class Superstep:
         tombstone, _ = yield from journal.standing(at.thread_id)
         if at.checkpoint_id <= tombstone:
             return Done(None)
-        self._watches.note(*at[:2], writes)
+        self._watches.note(*at, writes)
         head = self.heads.known(at)
         if head is not None and head.channels:
             writes = [(name, compacted_write(name, value, head)) for name, value in writes]

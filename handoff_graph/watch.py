@@ -35,21 +35,23 @@ class Watches:
         self._policy = policy
         self._lock = Lock()
         self._left: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._noted: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
         self._seen: dict[tuple[str, str], tuple[int, Mapping[str, int]]] = {}
 
-    def note(self, thread_id: str, ns: str, writes: Iterable[tuple[str, Any]]) -> None:
+    def note(
+        self, thread_id: str, ns: str, checkpoint_id: str, writes: Iterable[tuple[str, Any]]
+    ) -> None:
         """Count the messages in the writes of a task."""
         messages = [m for _, value in writes for m in _messages(value)]
         calls = sum(isinstance(m, ToolMessage) for m in messages)
         counted = self._policy.max_tokens is not None and messages
         tokens = count_tokens_approximately(messages) if counted else 0
-        key = (thread_id, ns)
         with self._lock:
-            if key in self._left:
-                left = self._left[key]
-                self._left[key] = (left[0] - calls, left[1] - tokens)
+            if (thread_id, ns) in self._left and (calls or tokens):
+                noted = self._noted.setdefault((thread_id, ns), [])
+                noted.append((checkpoint_id, calls, tokens))
 
-    def is_due(self, thread_id: str, ns: str, sizes: Mapping[str, int]) -> bool:
+    def is_due(self, thread_id: str, ns: str, checkpoint_id: str, sizes: Mapping[str, int]) -> bool:
         """Whether to look now: the counts have run out, or nothing has been counted yet.
 
         Args:
@@ -61,7 +63,11 @@ class Watches:
         with self._lock:
             left = self._left.get((thread_id, ns))
             most, seen = self._seen.get((thread_id, ns), (0, {}))
-        if left is None or min(left) <= 0:
+            noted = [n for n in self._noted.get((thread_id, ns), ()) if n[0] < checkpoint_id]
+        if left is None:
+            return True
+        calls, tokens = sum(n[1] for n in noted), sum(n[2] for n in noted)
+        if left[0] <= calls or left[1] <= tokens:
             return True
         grown = (size - seen.get(name, size + 1) for name, size in sizes.items())
         return any(not 0 <= growth < most for growth in grown)
@@ -70,6 +76,7 @@ class Watches:
         self,
         thread_id: str,
         ns: str,
+        checkpoint_id: str,
         transcripts: Mapping[str, Sequence[BaseMessage]],
         sizes: Mapping[str, int],
         folds: Mapping[str, Any],
@@ -93,10 +100,14 @@ class Watches:
         with self._lock:
             self._left[thread_id, ns] = (calls, tokens)
             self._seen[thread_id, ns] = (max(calls, 1), sizes)
+            # A run goes ahead: what it wrote behind this checkpoint is still to be looked at.
+            noted = self._noted.pop((thread_id, ns), [])
+            self._noted[thread_id, ns] = [n for n in noted if n[0] >= checkpoint_id]
             self._left.move_to_end((thread_id, ns))
             while len(self._left) > _SPACES:
                 gone, _ = self._left.popitem(last=False)
                 self._seen.pop(gone, None)
+                self._noted.pop(gone, None)
 
 
 def _messages(value: Any) -> list[BaseMessage]:
