@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from handoff_graph.task import extend, task_update
+from handoff_graph.task import extend
 
 __all__ = ["DEFAULT_BUDGET", "Fitted", "fit", "plain_line", "render_briefing", "tokens"]
 
@@ -202,4 +202,4 @@ def _roll_up(
     unlisted = [*same_fold.get("unlisted", ()), *(i for i in gone if i not in known)]
     if unlisted:
         entry["unlisted"] = unlisted
-    return extend(state, task_update(at=at, rolled_up={section: entry}))
+    return extend(state, {"at": at, "rolled_up": {section: entry}})

@@ -17,7 +17,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from handoff_graph.briefing import DEFAULT_BUDGET, fit, render_briefing
 from handoff_graph.errors import HandoffWarning
-from handoff_graph.task import TaskUpdate, blank_state, content, extend, merge, task_update
+from handoff_graph.task import TaskUpdate, blank_state, content, extend, merge
 from handoff_graph.transcript import (
     briefing_message,
     completed_calls,
@@ -246,7 +246,12 @@ def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> 
         "to": folding.at,
         "tool_calls": int(session.get("tool_calls", 0)) + folding.calls,
     }
-    return task_update(at=folding.at, owner=owner, folds={folding.channel: fold}, sessions=[span])
+    return {
+        "at": folding.at,
+        "owner": owner,
+        "folds": {folding.channel: fold},
+        "sessions": [span],
+    }
 
 
 def update_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> TaskUpdate:

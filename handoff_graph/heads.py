@@ -104,6 +104,7 @@ class Heads:
         self._retired: OrderedDict[Address, None] = OrderedDict()
         self._sessions: OrderedDict[str, None] = OrderedDict()
         self._left_to_graph: OrderedDict[str, None] = OrderedDict()
+        self._early: OrderedDict[Address, None] = OrderedDict()
 
     def known(self, at: Address) -> Head | None:
         """The head of a checkpoint, if it is in memory."""
@@ -114,6 +115,7 @@ class Heads:
         """Keep the head of a checkpoint that has just been committed."""
         with self._lock:
             _note(self._heads, at, head, _HEADS)
+            self._early.pop(at, None)
 
     def retire(self, at: Address) -> None:
         """Note that a fold has removed this checkpoint."""
@@ -125,6 +127,19 @@ class Heads:
         """Whether a fold has removed this checkpoint."""
         with self._lock:
             return at in self._retired
+
+    def begin_writes(self, at: Address) -> Head | None:
+        """The head for a task's writes; where there is none yet, note that they come early."""
+        with self._lock:
+            head = self._heads.get(at)
+            if head is None:
+                _note(self._early, at, None, _HEADS)
+            return head
+
+    def had_early_writes(self, at: Address) -> bool:
+        """Whether writes may have been stored for this checkpoint before the checkpoint."""
+        with self._lock:
+            return at in self._early or len(self._early) == _HEADS
 
     def has_session(self, thread_id: str) -> bool:
         """Whether this saver is already at work on a thread."""

@@ -26,15 +26,15 @@ def check_metadata(config: RunnableConfig, metadata: Any) -> None:
     Raises:
         UnstorableValue: there is one.
     """
-    if not any(map(_may_hold_numbers, (metadata, config.get("metadata"), config["configurable"]))):
+    # LangGraph takes over the plain values of the config, so numbers at its top level only.
+    taken = (config.get("metadata") or {}, config["configurable"])
+    if not any(v and not isinstance(v, (str, int)) for v in metadata.values()) and not any(
+        isinstance(v, float) for values in taken for v in values.values()
+    ):
         return
     flaw = _flaw(get_serializable_checkpoint_metadata(config, metadata))
     if flaw is not None and flaw.startswith("the number"):
         raise _error(config, f"{flaw} in the metadata")
-
-
-def _may_hold_numbers(values: Mapping[str, Any] | None) -> bool:
-    return any(v and not isinstance(v, (str, int)) for v in (values or {}).values())
 
 
 def check_task(config: RunnableConfig, state: Mapping[str, Any]) -> None:

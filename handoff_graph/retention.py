@@ -179,7 +179,7 @@ def _superseded(
     Checkpoint ids grow with time: by the time the walk reaches a checkpoint, all its children
     have been read.
     """
-    rows: dict[str, _Row] = {}
+    rows: dict[str, tuple[str | None, Any]] = {}
     children: Counter[str | None] = Counter()
     chain: list[_Row] = []
     child = _Row("", None, {})
@@ -187,14 +187,15 @@ def _superseded(
     cursor = ""
     while wanted:
         if wanted not in rows:
-            page = yield from _page(dialect, here, cursor)
+            page = yield from _page(here, cursor)
             if not page:
                 return chain, None  # the walk has reached a parent that is not stored
-            cursor = page[-1].checkpoint_id
-            rows.update({row.checkpoint_id: row for row in page})
-            children.update(row.parent for row in page)
+            cursor = page[-1][0]
+            rows.update({key: (parent, metadata) for key, parent, metadata in page})
+            children.update(parent for _, parent, _ in page)
             continue
-        row = rows[wanted]
+        parent, metadata = rows[wanted]
+        row = _Row(wanted, parent, dialect.metadata(metadata))
         if wanted != here.checkpoint_id:
             marked = MILESTONE in row.metadata and history == "milestones"
             if marked or children[wanted] > 1 or (yield from _waits(dialect, here, row, child)):
@@ -225,14 +226,15 @@ def _waits(dialect: Dialect, here: Address, row: _Row, child: _Row) -> Steps[boo
     return bool(rows)
 
 
-def _page(dialect: Dialect, here: Address, before: str) -> Steps[list[_Row]]:
+def _page(here: Address, before: str) -> Steps[list[tuple[str, str | None, Any]]]:
+    """The id, parent and stored metadata of the next older checkpoints."""
     older = " AND checkpoint_id < ?" if before else ""
-    rows = yield Query(
+    rows: list[tuple[str, str | None, Any]] = yield Query(
         "SELECT checkpoint_id, parent_checkpoint_id, metadata FROM checkpoints"
         f" WHERE thread_id = ? AND checkpoint_ns = ?{older} ORDER BY checkpoint_id DESC LIMIT ?",
         (*here[:2], *([before] if before else []), _PAGE),
     )
-    return [_Row(key, parent, dialect.metadata(metadata)) for key, parent, metadata in rows]
+    return rows
 
 
 def _carriers(

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from langchain_core.messages import (
     AIMessage,
@@ -24,7 +24,7 @@ from langchain_core.messages import (
 
 from handoff_graph.binding import BindingDetector, binding_sentences, sentences
 from handoff_graph.schema import new_id, stamp
-from handoff_graph.task import TaskUpdate, task_update
+from handoff_graph.task import TaskUpdate
 from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text
 
 __all__ = ["Folding", "HeuristicSummarizer", "Summarizer"]
@@ -111,7 +111,7 @@ class HeuristicSummarizer:
             update["status"] = "in_progress"
         for section in ("constraints", "notes", "in_progress", "done", "artifacts"):
             update[section] = _in_order(update[section], folding.at)
-        return task_update(at=folding.at, **{k: v for k, v in update.items() if v})
+        return _stamped(update, folding.at)
 
     def constraints(self, message: BaseMessage) -> list[dict[str, str]]:
         """What a message binds: its sentences word for word, if a person or the system says
@@ -135,7 +135,7 @@ class HeuristicSummarizer:
         found = [c for m in seen for c in self.constraints(m)]
         update: dict[str, Any] = _objective(state, seen)
         update["constraints"] = _in_order(found, folding.at)
-        return task_update(at=folding.at, **{k: v for k, v in update.items() if v})
+        return _stamped(update, folding.at)
 
     def _is_note(self, message: BaseMessage, objective: str) -> bool:
         """Whether these are a person's words that no other field quotes in full."""
@@ -147,6 +147,11 @@ class HeuristicSummarizer:
             and " ".join(text.split()) != objective
             and self.binding(text) != sentences(text)
         )
+
+
+def _stamped(update: Mapping[str, Any], at: str) -> TaskUpdate:
+    """What an update says, under its time; whoever merges it checks it."""
+    return cast(TaskUpdate, {**{k: v for k, v in update.items() if v}, "at": at})
 
 
 def _objective(state: Mapping[str, Any], seen: Sequence[BaseMessage]) -> dict[str, str]:

@@ -295,7 +295,7 @@ class Superstep:
         yield from self.dialect.delete_values(*put.here[:2], unsaid)
         fresh = {**put.new_versions, **replaced}
         result = yield Inner("put", (put.config, stored, told, fresh))
-        if after.channels:  # a task's writes may come in before the checkpoint itself
+        if after.channels and self.heads.had_early_writes(put.here):
             yield from self._rewrite_writes(put.here, after)
         if not folded:
             return result, []
@@ -336,7 +336,7 @@ class Superstep:
         if at.checkpoint_id <= tombstone:
             return Done(None)
         self._watches.note(*at, writes)
-        head = self.heads.known(at)
+        head = self.heads.begin_writes(at)
         if head is not None and head.channels:
             writes = [(name, compacted_write(name, value, head)) for name, value in writes]
         yield Inner("put_writes", (config, writes, task_id, task_path))

@@ -7,10 +7,10 @@ may be due.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
@@ -24,6 +24,15 @@ __all__ = ["Watches"]
 _SPACES = 4096  # transcripts watched at a time; any other is looked at once more
 
 
+class _Noted(NamedTuple):
+    """What a task has written: on which checkpoint, and the channel of each message."""
+
+    behind: str
+    channels: Sequence[str]
+    calls: int
+    tokens: int
+
+
 class Watches:
     """How many tool results, and how many tokens, each transcript may grow by before a look.
 
@@ -35,21 +44,24 @@ class Watches:
         self._policy = policy
         self._lock = Lock()
         self._left: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        self._noted: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
-        self._seen: dict[tuple[str, str], tuple[int, Mapping[str, int]]] = {}
+        self._noted: dict[tuple[str, str], list[_Noted]] = {}
+        self._seen: dict[tuple[str, str], Mapping[str, int]] = {}
 
     def note(
         self, thread_id: str, ns: str, checkpoint_id: str, writes: Iterable[tuple[str, Any]]
     ) -> None:
         """Count the messages in the writes of a task."""
-        messages = [m for _, value in writes for m in _messages(value)]
+        told = [(name, found) for name, value in writes if (found := _messages(value))]
+        if not told:
+            return
+        messages = [m for _, found in told for m in found]
+        tokens = 0 if self._policy.max_tokens is None else count_tokens_approximately(messages)
         calls = sum(isinstance(m, ToolMessage) for m in messages)
-        counted = self._policy.max_tokens is not None and messages
-        tokens = count_tokens_approximately(messages) if counted else 0
+        channels = [name for name, found in told for _ in found]
         with self._lock:
-            if (thread_id, ns) in self._left and (calls or tokens):
+            if (thread_id, ns) in self._left:
                 noted = self._noted.setdefault((thread_id, ns), [])
-                noted.append((checkpoint_id, calls, tokens))
+                noted.append(_Noted(checkpoint_id, channels, calls, tokens))
 
     def is_due(self, thread_id: str, ns: str, checkpoint_id: str, sizes: Mapping[str, int]) -> bool:
         """Whether to look now: the counts have run out, or nothing has been counted yet.
@@ -57,20 +69,22 @@ class Watches:
         Args:
             thread_id: the thread.
             ns: the namespace.
-            sizes: how long the transcripts in the checkpoint are, by channel. Where they have
-                grown by more than was counted, or shrunk, somebody has not told of it.
+            checkpoint_id: the checkpoint.
+            sizes: how long the transcripts in it are, by channel. Where one has shrunk, or
+                grown by more than was counted, somebody has not told of it.
         """
         with self._lock:
             left = self._left.get((thread_id, ns))
-            most, seen = self._seen.get((thread_id, ns), (0, {}))
-            noted = [n for n in self._noted.get((thread_id, ns), ()) if n[0] < checkpoint_id]
-        if left is None:
+            seen = self._seen.get((thread_id, ns), {})
+            noted = [n for n in self._noted.get((thread_id, ns), ()) if n.behind < checkpoint_id]
+        if left is None or any(name not in seen or seen[name] > sizes[name] for name in sizes):
             return True
-        calls, tokens = sum(n[1] for n in noted), sum(n[2] for n in noted)
-        if left[0] <= calls or left[1] <= tokens:
+        told = Counter(name for n in noted for name in n.channels)
+        untold = sum(max(0, sizes[name] - seen[name] - told[name]) for name in sizes)
+        calls, tokens = sum(n.calls for n in noted), sum(n.tokens for n in noted)
+        if untold and self._policy.max_tokens is not None:
             return True
-        grown = (size - seen.get(name, size + 1) for name, size in sizes.items())
-        return any(not 0 <= growth < most for growth in grown)
+        return left[0] <= calls + untold or left[1] <= tokens
 
     def looked(
         self,
@@ -99,10 +113,10 @@ class Watches:
                 tokens = min(tokens, most - count_tokens_approximately(messages))
         with self._lock:
             self._left[thread_id, ns] = (calls, tokens)
-            self._seen[thread_id, ns] = (max(calls, 1), sizes)
+            self._seen[thread_id, ns] = sizes
             # A run goes ahead: what it wrote behind this checkpoint is still to be looked at.
             noted = self._noted.pop((thread_id, ns), [])
-            self._noted[thread_id, ns] = [n for n in noted if n[0] >= checkpoint_id]
+            self._noted[thread_id, ns] = [n for n in noted if n.behind >= checkpoint_id]
             self._left.move_to_end((thread_id, ns))
             while len(self._left) > _SPACES:
                 gone, _ = self._left.popitem(last=False)
