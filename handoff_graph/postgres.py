@@ -12,15 +12,14 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from functools import lru_cache, partial
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import psycopg
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from typing_extensions import Self
 
@@ -28,8 +27,8 @@ from handoff_graph import journal
 from handoff_graph.dialect import POSTGRES
 from handoff_graph.errors import NotAHandoffDatabase, StorageError
 from handoff_graph.pools import Shared, sync_pool
-from handoff_graph.refusals import refusal
-from handoff_graph.steps import Done, Inner, Many, Query, Step, Steps, adrive, drive
+from handoff_graph.statements import aperform, perform
+from handoff_graph.steps import Done, Query, Steps, adrive, drive
 
 __all__ = ["PostgresStore"]
 
@@ -112,7 +111,7 @@ class PostgresStore:
             return self._from_loop(self.aread(steps))
         self.setup()
         with self._named(""), self._connection() as conn:
-            return drive(steps, partial(_perform, conn, self._on(conn)))
+            return drive(steps, partial(perform, conn, self._on(conn)))
 
     def write(self, thread_id: str, steps: Steps[Done]) -> Any:
         """Run an operation within one transaction, rolled back whole on any exception."""
@@ -121,11 +120,17 @@ class PostgresStore:
         self.setup()
         with self._named(thread_id), self._shared.lock(thread_id):
             with self._connection() as conn, conn.transaction():
-                done = drive(steps, partial(_perform, conn, self._on(conn)))
+                done = drive(steps, partial(perform, conn, self._on(conn)))
             done.on_commit()
         return done.value
 
-    note = write
+    def note(self, thread_id: str, steps: Steps[Done]) -> Any:
+        """Run an operation whose single write is a transaction of its own."""
+        if self._is_foreign_to_sync:
+            return self._from_loop(self.anote(thread_id, steps))
+        self.setup()
+        with self._named(thread_id), self._shared.lock(thread_id), self._connection() as conn:
+            return drive(steps, partial(perform, conn, self._on(conn))).value
 
     def close(self) -> None:
         """Close the pools that were opened here; may be called again."""
@@ -185,7 +190,7 @@ class PostgresStore:
         await self.asetup()
         with self._named(""):
             async with self._aconnection() as conn:
-                return await adrive(steps, partial(_aperform, conn, await self._aon(conn)))
+                return await adrive(steps, partial(aperform, conn, await self._aon(conn)))
 
     async def awrite(self, thread_id: str, steps: Steps[Done]) -> Any:
         """`write`, without blocking the event loop."""
@@ -196,11 +201,19 @@ class PostgresStore:
             async with self._shared.alock(thread_id):
                 async with self._aconnection() as conn, conn.transaction():
                     saver = await self._aon(conn)
-                    done = await adrive(steps, partial(_aperform, conn, saver))
+                    done = await adrive(steps, partial(aperform, conn, saver))
                 done.on_commit()
         return done.value
 
-    anote = awrite
+    async def anote(self, thread_id: str, steps: Steps[Done]) -> Any:
+        """`note`, without blocking the event loop."""
+        if self._is_foreign_to_async:
+            return await asyncio.to_thread(self.note, thread_id, steps)
+        await self.asetup()
+        with self._named(thread_id):
+            async with self._shared.alock(thread_id), self._aconnection() as conn:
+                done = await adrive(steps, partial(aperform, conn, await self._aon(conn)))
+        return done.value
 
     async def aclose(self) -> None:
         """`close`, and the pool of this event loop."""
@@ -230,7 +243,7 @@ class PostgresStore:
         inner = self.inner
         if isinstance(inner, PostgresSaver):
             inner = AsyncPostgresSaver(conn, serde=self.serde)
-        return cast(AsyncPostgresSaver, _bound(inner, conn, _AsyncNull()))
+        return cast(AsyncPostgresSaver, _bound(inner, conn, nullcontext()))
 
     # -- errors --------------------------------------------------------------------------------
 
@@ -255,19 +268,11 @@ _UNREACHABLE = "Is the server up, and reachable with this URL? Run the step agai
 _TEXT = "A thread id is text that has a form in UTF-8, without NUL characters."
 
 
-class _AsyncNull(AbstractAsyncContextManager[None]):
-    """Stands for the lock of a saver that has its connection to itself."""
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        return None
-
-
 def _bound(inner: Saver, conn: Any, lock: Any) -> Saver:
     saver = copy.copy(inner)
     saver.conn = conn
     saver.lock = lock
     saver.pipe = None
-    saver.supports_pipeline = False
     return saver
 
 
@@ -284,55 +289,6 @@ def _hidden(url: str) -> str:
     return f"{head.split('://')[0]}://...@{tail}" if at else url
 
 
-# -- performing steps --------------------------------------------------------------------------
-
-_UNSTORABLE = (psycopg.DataError, TypeError, ValueError)
-
-
-@lru_cache(maxsize=512)
-def _placed(sql: str) -> str:
-    """The statement with the placeholders of psycopg's."""
-    return sql.replace("%", "%%").replace("?", "%s")
-
-
-def _perform(conn: psycopg.Connection[Any], saver: PostgresSaver, step: Step) -> Any:
-    if isinstance(step, Inner):
-        try:
-            answer = getattr(saver, step.method)(*step.args, **step.kwargs)
-        except _UNSTORABLE as error:
-            if refused := refusal(step, error, saver.serde):
-                raise refused from error
-            raise
-        return list(answer) if isinstance(answer, Iterator) else answer
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        if isinstance(step, Many):
-            cursor.executemany(_placed(step.sql), step.rows)
-            return None
-        cursor.execute(_placed(step.sql), step.params)
-        return cursor.fetchall() if cursor.description else []
-
-
-async def _aperform(
-    conn: psycopg.AsyncConnection[Any], saver: AsyncPostgresSaver, step: Step
-) -> Any:
-    if isinstance(step, Inner):
-        answer = getattr(saver, f"a{step.method}")(*step.args, **step.kwargs)
-        if hasattr(answer, "__aiter__"):
-            return [item async for item in answer]
-        try:
-            return await answer
-        except _UNSTORABLE as error:
-            if refused := refusal(step, error, saver.serde):
-                raise refused from error
-            raise
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        if isinstance(step, Many):
-            await cursor.executemany(_placed(step.sql), step.rows)
-            return None
-        await cursor.execute(_placed(step.sql), step.params)
-        return await cursor.fetchall() if cursor.description else []
-
-
 # -- setting up --------------------------------------------------------------------------------
 
 _TRY_LOCK = f"SELECT pg_try_advisory_lock({_SETUP_LOCK})"
@@ -342,24 +298,24 @@ _UNLOCK = f"SELECT pg_advisory_unlock({_SETUP_LOCK})"
 
 
 def _setup(conn: psycopg.Connection[Any], saver: PostgresSaver) -> None:
-    perform = partial(_perform, conn, saver)
-    while not perform(Query(_TRY_LOCK))[0][0]:
+    ask = partial(perform, conn, saver)
+    while not ask(Query(_TRY_LOCK))[0][0]:
         time.sleep(_SETUP_POLL)
     try:
         saver.setup()
         with conn.transaction():
-            drive(journal.create_tables(), perform)
+            drive(journal.create_tables(), ask)
     finally:
-        perform(Query(_UNLOCK))
+        ask(Query(_UNLOCK))
 
 
 async def _asetup(conn: psycopg.AsyncConnection[Any], saver: AsyncPostgresSaver) -> None:
-    perform = partial(_aperform, conn, saver)
-    while not (await perform(Query(_TRY_LOCK)))[0][0]:
+    ask = partial(aperform, conn, saver)
+    while not (await ask(Query(_TRY_LOCK)))[0][0]:
         await asyncio.sleep(_SETUP_POLL)
     try:
         await saver.setup()
         async with conn.transaction():
-            await adrive(journal.create_tables(), perform)
+            await adrive(journal.create_tables(), ask)
     finally:
-        await perform(Query(_UNLOCK))
+        await ask(Query(_UNLOCK))

@@ -25,7 +25,7 @@ FLOORS = [
     {"diff", "transcript", "briefing"},
     {"summarize", "ledger", "journal", "fold"},
     {"channels", "export", "deltas", "dialect", "reader", "encryption", "watch"},
-    {"compaction", "milestones", "store", "catalog", "pools", "verbatim"},
+    {"compaction", "milestones", "store", "catalog", "pools", "statements", "verbatim"},
     {"retention", "sqlite", "postgres", "standing", "console"},
     {"heads", "backends"},
     {"superstep", "threads", "reading"},
