@@ -35,12 +35,6 @@ class Dialect:
     run_id: str
     tables: Mapping[str, str]
 
-    def lock(self, thread_id: str) -> Steps[None]:
-        """Have other transactions on this thread wait, until the end of this one."""
-        if self.blobs:
-            # SQLite has one writer at a time anyway.
-            yield Query("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (thread_id,))
-
     def delete(self, thread_id: str, ns: str, checkpoint_ids: Sequence[str]) -> Steps[None]:
         """Delete checkpoints with their writes; values that others may share stay."""
         keys = [(thread_id, ns, checkpoint_id) for checkpoint_id in checkpoint_ids]

@@ -33,13 +33,13 @@ class ThreadMaintenance(BaseCheckpointSaver[str]):
         `ledger` is true and this saver exports it.
         """
         name = thread_name(thread_id)
-        self._store.write(name, threads.delete_thread(self._store.dialect, name))
+        self._store.write(name, threads.delete_thread(name))
         self._forget(name, ledger)
 
     async def adelete_thread(self, thread_id: str, *, ledger: bool = False) -> None:
         """`delete_thread`, without blocking the event loop."""
         name = thread_name(thread_id)
-        await self._store.awrite(name, threads.delete_thread(self._store.dialect, name))
+        await self._store.awrite(name, threads.delete_thread(name))
         await asyncio.to_thread(self._forget, name, ledger)
 
     def _forget(self, name: str, ledger: bool) -> None:

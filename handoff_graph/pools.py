@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-__all__ = ["Shared", "sync_pool"]
+__all__ = ["Shared", "ataken", "sync_pool", "taken"]
 
 # As LangGraph's own `from_conn_string` opens its connection.
 _OPTIONS = {"autocommit": True, "prepare_threshold": 0}
@@ -20,8 +22,60 @@ _STRIPES = 256  # locks that threads share, by the hash of their ids
 
 
 def sync_pool(url: str) -> ConnectionPool[Any]:
-    """A pool that is not open yet, and never hands out a connection that is dead."""
-    return ConnectionPool(url, check=ConnectionPool.check_connection, **_POOL)
+    """A pool that is not open yet."""
+    return ConnectionPool(url, **_POOL)
+
+
+@contextmanager
+def taken(pool: ConnectionPool[Any], first: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of a pool; its transaction, if there is one, ends with the block.
+
+    Args:
+        pool: the pool, which is opened if it is not.
+        first: SQL without parameters that tries the connection, so that one which was lost
+            while nobody used it costs no round trip to find, and is replaced.
+
+    Raises:
+        psycopg.OperationalError: the statement failed on a connection that is alive.
+        PoolTimeout: no server to connect to.
+    """
+    pool.open()
+    while True:
+        conn = pool.getconn()
+        try:
+            with conn:
+                try:
+                    conn.execute(first, prepare=False)
+                except psycopg.OperationalError:
+                    if not conn.closed:
+                        raise
+                    continue
+                yield conn
+                return
+        finally:
+            pool.putconn(conn)
+
+
+@asynccontextmanager
+async def ataken(
+    pool: AsyncConnectionPool[Any], first: str
+) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """`taken`, without blocking the event loop."""
+    await pool.open()
+    while True:
+        conn = await pool.getconn()
+        try:
+            async with conn:
+                try:
+                    await conn.execute(first, prepare=False)
+                except psycopg.OperationalError:
+                    if not conn.closed:
+                        raise
+                    continue
+                yield conn
+                return
+        finally:
+            await pool.putconn(conn)
 
 
 class Shared:
@@ -61,6 +115,5 @@ class Shared:
         loop = asyncio.get_running_loop()
         pool = self.pools.get(loop)
         if pool is None:
-            check = AsyncConnectionPool.check_connection
-            pool = self.pools[loop] = AsyncConnectionPool(self.url, check=check, **_POOL)
+            pool = self.pools[loop] = AsyncConnectionPool(self.url, **_POOL)
         return pool

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -26,7 +27,7 @@ from typing_extensions import Self
 from handoff_graph import journal
 from handoff_graph.dialect import POSTGRES
 from handoff_graph.errors import NotAHandoffDatabase, StorageError
-from handoff_graph.pools import Shared, sync_pool
+from handoff_graph.pools import Shared, ataken, sync_pool, taken
 from handoff_graph.statements import aperform, perform
 from handoff_graph.steps import Done, Query, Steps, adrive, drive
 
@@ -119,7 +120,7 @@ class PostgresStore:
             return self._from_loop(self.awrite(thread_id, steps))
         self.setup()
         with self._named(thread_id), self._shared.lock(thread_id):
-            with self._connection() as conn, conn.transaction():
+            with self._transaction(thread_id) as conn:
                 done = drive(steps, partial(perform, conn, self._on(conn)))
             done.on_commit()
         return done.value
@@ -145,12 +146,22 @@ class PostgresStore:
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
         conn = self.inner.conn
         if isinstance(conn, ConnectionPool):
-            conn.open()
-            with conn.connection() as pooled:
+            with taken(conn, "") as pooled:
                 yield pooled
         else:
             with cast(PostgresSaver, self.inner).lock:
                 yield cast(psycopg.Connection[Any], conn)
+
+    @contextmanager
+    def _transaction(self, thread_id: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a transaction for which others on this thread wait."""
+        if isinstance(self.inner.conn, ConnectionPool):
+            with taken(self.inner.conn, f"BEGIN; {_turn(thread_id)}") as conn:
+                yield conn
+        else:
+            with self._connection() as conn, conn.transaction():
+                conn.execute(_turn(thread_id))
+                yield conn
 
     def _on(self, conn: psycopg.Connection[Any]) -> PostgresSaver:
         """The inner saver on one connection, within whatever transaction that is in."""
@@ -199,7 +210,7 @@ class PostgresStore:
         await self.asetup()
         with self._named(thread_id):
             async with self._shared.alock(thread_id):
-                async with self._aconnection() as conn, conn.transaction():
+                async with self._atransaction(thread_id) as conn:
                     saver = await self._aon(conn)
                     done = await adrive(steps, partial(aperform, conn, saver))
                 done.on_commit()
@@ -228,16 +239,29 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _aconnection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        conn: Any = self.inner.conn
-        if self._shared.url:
-            conn = self._shared.pool()
+        conn = self._aconn
         if isinstance(conn, AsyncConnectionPool):
-            await conn.open()
-            async with conn.connection() as pooled:
+            async with ataken(conn, "") as pooled:
                 yield pooled
         else:
             async with cast(AsyncPostgresSaver, self.inner).lock:
                 yield conn
+
+    @asynccontextmanager
+    async def _atransaction(self, thread_id: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """`_transaction`, without blocking the event loop."""
+        conn = self._aconn
+        if isinstance(conn, AsyncConnectionPool):
+            async with ataken(conn, f"BEGIN; {_turn(thread_id)}") as pooled:
+                yield pooled
+        else:
+            async with self._aconnection() as single, single.transaction():
+                await single.execute(_turn(thread_id))
+                yield single
+
+    @property
+    def _aconn(self) -> Any:
+        return self._shared.pool() if self._shared.url else self.inner.conn
 
     async def _aon(self, conn: psycopg.AsyncConnection[Any]) -> AsyncPostgresSaver:
         inner = self.inner
@@ -266,6 +290,12 @@ class PostgresStore:
 _UNREACHABLE = "Is the server up, and reachable with this URL? Run the step again when it is."
 
 _TEXT = "A thread id is text that has a form in UTF-8, without NUL characters."
+
+
+def _turn(thread_id: str) -> str:
+    """The statement that has other transactions on a thread wait for the end of this one."""
+    key = sha256(thread_id.encode("utf-8", "surrogatepass")).digest()[:8]
+    return f"SELECT pg_advisory_xact_lock({int.from_bytes(key, 'big', signed=True)})"
 
 
 def _bound(inner: Saver, conn: Any, lock: Any) -> Saver:

@@ -33,8 +33,8 @@ class Store(Protocol):
     def write(self, thread_id: str, steps: Steps[Done]) -> Any:
         """Run an operation within one transaction, rolled back whole on any exception.
 
-        Operations on one thread run one after the other. `on_commit` is called before the
-        next one.
+        Operations on one thread run one after the other, those of other processes too.
+        `on_commit` is called before the next one of this process.
         """
 
     def note(self, thread_id: str, steps: Steps[Done]) -> Any:

@@ -155,7 +155,6 @@ class Superstep:
         """Take the thread's turn, refuse a run of a deleted thread, note a new session."""
         thread_id, ns, _ = put.here
         parent = address(put.config).checkpoint_id
-        yield from self.dialect.lock(thread_id)
         tombstone, fold = yield from journal.standing(thread_id, ns)
         if (parent or put.here.checkpoint_id) <= tombstone:
             raise ThreadDeleted(thread_id)

@@ -66,7 +66,7 @@ def pruned(dialect: Dialect, thread_id: str, strategy: str, codec: Codec) -> Ste
         ValueError: there is no such strategy.
     """
     if strategy == "delete":
-        return delete_thread(dialect, thread_id)
+        return delete_thread(thread_id)
     if strategy == "keep_latest":
         return keep_latest(dialect, thread_id)
     if strategy in get_args(History):
@@ -75,12 +75,11 @@ def pruned(dialect: Dialect, thread_id: str, strategy: str, codec: Codec) -> Ste
     raise ValueError(f"strategy: expected one of {names}, found {strategy!r}")
 
 
-def delete_thread(dialect: Dialect, thread_id: str) -> Steps[Done]:
+def delete_thread(thread_id: str) -> Steps[Done]:
     """Delete a thread's checkpoints, writes and journal.
 
     What a run still has under way, and stores later, does not bring the thread back.
     """
-    yield from dialect.lock(thread_id)
     yield Inner("delete_thread", (thread_id,))
     yield from journal.forget(thread_id, str(uuid6()))
     return Done(None)
@@ -92,7 +91,6 @@ def copy_thread(dialect: Dialect, source: str, target: str) -> Steps[Done]:
     Raises:
         ThreadExists: there is something under the target id.
     """
-    yield from dialect.lock(target)
     for table in ("checkpoints", "handoff_threads"):
         found = yield Query(f"SELECT 1 FROM {table} WHERE thread_id = ? LIMIT 1", (target,))
         if found:
@@ -123,7 +121,6 @@ def prune(dialect: Dialect, thread_id: str, history: History, codec: Codec) -> S
     Raises:
         UnknownThread: there is no such thread.
     """
-    yield from dialect.lock(thread_id)
     rows = yield Query(
         "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata FROM checkpoints"
         " WHERE thread_id = ?",
@@ -151,7 +148,6 @@ def keep_latest(dialect: Dialect, thread_id: str) -> Steps[Done]:
     Ancestors stay where a `DeltaChannel` of something other than messages is rebuilt from
     them. A subgraph call goes with the checkpoint that it was called from.
     """
-    yield from dialect.lock(thread_id)
     rows = yield Query(
         "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata FROM checkpoints"
         " WHERE thread_id = ?",
@@ -217,7 +213,6 @@ def remove_runs(
     What later runs have stored stays, and stands on its own. The head of the thread goes back
     to the newest checkpoint that is left; the journal keeps the revisions as a record.
     """
-    yield from dialect.lock(thread_id)
     removed: list[Address] = []
     for ns in sorted({at.ns for at in stored}):
         gone = {at.checkpoint_id for at in stored if at.ns == ns}

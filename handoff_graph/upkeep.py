@@ -160,7 +160,6 @@ def _packed(store: Store, name: str) -> Steps[_Packed]:
 
 def _unpacked(store: Store, name: str, packed: _Packed) -> Steps[Done]:
     dialect = store.dialect
-    yield from dialect.lock(name)
     if (yield Query("SELECT 1 FROM checkpoints WHERE thread_id = ? LIMIT 1", (name,))):
         raise ThreadExists(name)
     yield from journal.undelete(name)
