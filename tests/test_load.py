@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -11,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from databases import new_postgres
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from handoff_graph import HandoffSaver, StorageError
 
@@ -314,3 +316,35 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "a hang"
         time.sleep(0.01)
+
+
+# -- the event loop ----------------------------------------------------------------------------
+
+
+async def test_the_loop_turns_while_sqlite_waits_for_another_writer(tmp_path: Path) -> None:
+    """The lock is let go of by the loop itself: one that stood still would wait in vain."""
+    path = str(tmp_path / "handoff.db")
+    async with HandoffSaver.from_conn_string(path) as saver:
+        first = Steps("read")
+        first.stored(await saver.aput(*first.next()))
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            work: list[asyncio.Future[Any]] = []
+            for number in range(3):
+                steps = Steps(f"put {number}")
+                work.append(asyncio.ensure_future(saver.aput(*steps.next())))
+                writes = saver.aput_writes(first.where, [("task", {})], f"task {number}")
+                work.append(asyncio.ensure_future(writes))
+            lock = cast(SqliteSaver, saver.inner).lock
+            while not lock.locked() and not any(each.done() for each in work):
+                await asyncio.sleep(0)  # until the first of them waits for the file
+            work += [asyncio.ensure_future(saver.aget_tuple(at("read"))) for _ in range(3)]
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in work)
+            other.rollback()
+        *_, read = await asyncio.gather(*work)
+        assert read.checkpoint["channel_values"]["task"]["title"].endswith("of read")
+        assert len((await saver.aget_tuple(at("read"))).pending_writes) == 3
+        for number in range(3):
+            assert await saver.aget_tuple(at(f"put {number}")) is not None
