@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from databases import new_postgres
+from agents import build, config, request
+from databases import Database, new_postgres
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from handoff_graph import HandoffSaver, StorageError
+from handoff_graph import (
+    Folding,
+    HandoffSaver,
+    HandoffState,
+    LedgerExporter,
+    Saved,
+    StorageError,
+    SummarizerNode,
+    TaskUpdate,
+    add_handoff,
+    task_update,
+)
 
 HERE = str(Path(__file__).parent)
-PATIENCE = 90.0
+PATIENCE = 60.0
 """Seconds after which a wait counts as a hang."""
 
 
@@ -348,3 +361,217 @@ async def test_the_loop_turns_while_sqlite_waits_for_another_writer(tmp_path: Pa
         assert len((await saver.aget_tuple(at("read"))).pending_writes) == 3
         for number in range(3):
             assert await saver.aget_tuple(at(f"put {number}")) is not None
+
+
+# -- nothing left behind -----------------------------------------------------------------------
+
+GRAPH = """
+import asyncio, json, os, sys, threading
+sys.path.insert(0, sys.argv[1])
+from agents import build, config, request
+from handoff_graph import HandoffSaver
+url = sys.argv[2]
+
+def run(saver):
+    build(3).compile(checkpointer=saver).invoke(request(), config("sync"))
+
+async def arun(saver):
+    await build(3).compile(checkpointer=saver).ainvoke(request(), config("async"))
+"""
+
+LEFT = """
+def others():
+    return [str(each) for each in asyncio.all_tasks() - {asyncio.current_task()}]
+
+left = {}
+main()
+left["threads"] = [each.name for each in threading.enumerate()][1:]
+names = [os.path.join("/proc/self/fd", each) for each in os.listdir("/proc/self/fd")]
+left["files"] = [os.readlink(each) for each in names if os.path.lexists(each)]
+left["files"] = [each for each in left["files"] if each.startswith(url)]
+print(json.dumps(left), flush=True)
+sys.stdin.readline()
+"""
+
+CLOSED = {
+    "sync": """
+def main():
+    with HandoffSaver.from_conn_string(url) as saver:
+        run(saver)
+""",
+    "async": """
+async def amain():
+    async with HandoffSaver.from_conn_string(url) as saver:
+        await arun(saver)
+    left["tasks"] = others()
+
+def main():
+    asyncio.run(amain())
+""",
+    "both, closed sync": """
+def main():
+    with HandoffSaver.from_conn_string(url) as saver:
+        run(saver)
+        asyncio.run(arun(saver))
+        asyncio.run(arun(saver))
+        run(saver)
+""",
+    "both, closed async": """
+async def amain():
+    async with HandoffSaver.from_conn_string(url) as saver:
+        await arun(saver)
+        await asyncio.to_thread(run, saver)
+    left["tasks"] = others()
+
+def main():
+    asyncio.run(amain())
+""",
+    "async, closed sync on the loop": """
+async def amain():
+    with HandoffSaver.from_conn_string(url) as saver:
+        await arun(saver)
+
+def main():
+    asyncio.run(amain())
+""",
+}
+
+
+@pytest.mark.parametrize("how", CLOSED)
+def test_a_closed_saver_leaves_nothing_running(database: Database, how: str) -> None:
+    """No thread, no task, no open file and no session at the server, while the process goes on."""
+    script = GRAPH + CLOSED[how] + LEFT
+    command = [sys.executable, "-W", "error", "-c", script, HERE, database.url]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        try:
+            left = json.loads(said or "{}")
+            assert not any(left.values()), left
+            if said and database.kind == "postgres":
+                until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
+        finally:
+            out, err = process.communicate("end\n", timeout=PATIENCE)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+OTHERS = "datname = current_database() AND pid <> pg_backend_pid()"
+
+FORGOTTEN = {
+    "sync": "run(HandoffSaver.from_conn_string(url))",
+    "async": "asyncio.run(arun(HandoffSaver.from_conn_string(url)))",
+    "both": (
+        "saver = HandoffSaver.from_conn_string(url)\n"
+        "run(saver)\nasyncio.run(arun(saver))\nrun(saver)\nasyncio.run(arun(saver))"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", FORGOTTEN)
+def test_a_saver_that_nobody_closes_stops_no_process(database: Database, how: str) -> None:
+    """The process ends by itself, says nothing, and what it stored is there."""
+    command = [sys.executable, "-W", "error", "-c", GRAPH + FORGOTTEN[how], HERE, database.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with database.open() as saver:
+        for thread in ["sync", "async"] if how == "both" else [how]:
+            found = saver.get_tuple(at(thread))
+            assert found is not None
+            assert found.checkpoint["channel_values"]["messages"][-1].content == "All looked up."
+    if database.kind == "postgres":
+        until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
+
+
+# -- no transaction is open while somebody else's code runs -------------------------------------
+
+
+def is_free(database: Database) -> bool:
+    """Whether nobody has a transaction open on this database: asked of it, without waiting."""
+    if database.kind == "postgres":
+        return database.count("pg_stat_activity", f"{OTHERS} AND state LIKE 'idle in tr%'") == 0
+    with closing(sqlite3.connect(database.url, timeout=0)) as conn:
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        conn.rollback()
+        return True
+
+
+def asked(database: Database, checkpoint: str) -> tuple[bool, int]:
+    """Whether the database is free, and how many rows another connection sees of a checkpoint."""
+    return is_free(database), database.count("checkpoints", f"checkpoint_id = '{checkpoint}'")
+
+
+class AskingExporter(LedgerExporter):
+    """An exporter that looks at the database before it writes a ledger."""
+
+    def __init__(self, folder: Path, found: list[Any], database: Database) -> None:
+        super().__init__(folder)
+        self._found, self._database = found, database
+
+    def export(self, *args: Any, **options: Any) -> Any:
+        """Look, then export."""
+        self._found.append(asked(self._database, options["checkpoint"]))
+        return super().export(*args, **options)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_listeners_and_ledgers_come_after_the_commit(
+    database: Database, tmp_path: Path, how: str
+) -> None:
+    """Both may be slow, and write to the same database, and hold nobody up."""
+    listened: list[Any] = []
+    exported: list[Any] = []
+    exporter = AskingExporter(tmp_path / "ledger", exported, database)
+    steps = Steps("t")
+
+    def listener(saved: Saved) -> None:
+        listened.append(asked(database, saved.checkpoint_id))
+
+    async def main() -> None:
+        async with database.open(ledger=exporter) as saver:
+            saver.add_listener(listener)
+            for _ in range(3):
+                steps.stored(await saver.aput(*steps.next()))
+
+    if how == "async":
+        asyncio.run(main())
+    else:
+        with database.open(ledger=exporter) as saver:
+            saver.add_listener(listener)
+            for _ in range(3):
+                steps.stored(saver.put(*steps.next()))
+    assert listened == [(True, 1)] * 3
+    assert exported == [(True, 1)] * 3
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_summarizer_in_a_node_holds_no_transaction(database: Database, how: str) -> None:
+    """A model may take its minutes: others write to the database meanwhile."""
+    found: list[bool] = []
+
+    def model(state: Mapping[str, Any], folding: Folding) -> TaskUpdate:
+        # LangGraph stores the step before from threads of its own: that may still end.
+        until(lambda: is_free(database))
+        database.execute("CREATE TABLE IF NOT EXISTS written_meanwhile (at integer)")
+        database.execute("INSERT INTO written_meanwhile VALUES (1)")
+        found.append(True)
+        return task_update(by="model", next_action="Go on.")
+
+    node = SummarizerNode(2, model)
+    run_config: Any = config()
+    graph = add_handoff(build(5, state=HandoffState), summarizer=node, ledger=None)
+
+    async def main() -> None:
+        async with database.open() as saver:
+            await graph.compile(checkpointer=saver).ainvoke(request(), run_config)
+
+    if how == "async":
+        asyncio.run(main())
+    else:
+        with database.open() as saver:
+            graph.compile(checkpointer=saver).invoke(request(), run_config)
+    assert found
+    assert database.count("written_meanwhile") == len(found)
