@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import secrets
 import time
@@ -40,14 +41,23 @@ class LedgerExporter:
 
     Args:
         folder: where the ledgers go; created when needed.
+        spread: put them into 256 subfolders, by a hash of their names: with many thousands of
+            threads a single folder gets slow, to write into and to look at.
+
+    Example:
+        >>> LedgerExporter("ledger", spread=True).path("migration-postgres-west").as_posix()
+        'ledger/2e/migration-postgres-west.md'
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, spread: bool = False) -> None:
         self.folder = Path(folder)
+        self.spread = spread
 
     def path(self, thread: str) -> Path:
         """The ledger file of a thread, whether it exists or not."""
-        return self.folder / ledger_name(thread)
+        name = ledger_name(thread)
+        prefix = hashlib.sha256(name.encode()).hexdigest()[:2] if self.spread else ""
+        return self.folder / prefix / name
 
     def remove(self, thread: str) -> None:
         """Delete the thread's ledger, if there is one. What was put aside in `kept` stays."""
@@ -94,7 +104,7 @@ class LedgerExporter:
         return Exported(path)
 
     def _write(self, path: Path, text: str, thread: str, revision: int) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
             raise LedgerError(str(path), "it is a symbolic link; remove it, or move the folder")
         if path.exists():

@@ -235,14 +235,16 @@ class LedgerExportNode(Runnable[Any, dict[str, Any]]):
     writes the state it is given, and names the checkpoint that the superstep started from.
 
     Args:
-        folder: where the ledgers go; created when needed.
+        folder: where the ledgers go, created when needed; or the exporter that writes them.
         task_key: the channel of the task state.
     """
 
     name: str = "export_ledger"
 
-    def __init__(self, folder: str | Path = "ledger", *, task_key: str = "task") -> None:
-        self.exporter = LedgerExporter(folder)
+    def __init__(
+        self, folder: str | Path | LedgerExporter = "ledger", *, task_key: str = "task"
+    ) -> None:
+        self.exporter = folder if isinstance(folder, LedgerExporter) else LedgerExporter(folder)
         self.task_key = task_key
 
     def __call__(self, state: Any, config: RunnableConfig | None = None) -> dict[str, Any]:

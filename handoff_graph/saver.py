@@ -58,7 +58,7 @@ class HandoffSaver(ThreadMaintenance):
         summarizer: makes the update of what the saver folds; it runs inside `put`, so it must
             not wait for anything.
         owner: who is working, for the journal and the ledger, such as `agent-session-14`.
-        ledger: a folder to mirror each thread into, as a markdown file.
+        ledger: a folder to mirror each thread into, as a markdown file; or its exporter.
         history: what a fold leaves of the checkpoints before it: `"milestones"`, one small
             checkpoint per fold and session; `"latest"`, nothing; `"all"`, everything.
 

@@ -13,6 +13,7 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from handoff_graph.errors import CannotWire
+from handoff_graph.export import LedgerExporter
 from handoff_graph.nodes import LedgerExportNode, SummarizerNode, saver_of
 from handoff_graph.probing import check_task_channel, foldable
 from handoff_graph.task import merge
@@ -23,7 +24,7 @@ __all__ = ["add_handoff"]
 def add_handoff(
     builder: StateGraph[Any, Any, Any, Any],
     *,
-    ledger: str | Path | None = "ledger",
+    ledger: str | Path | LedgerExporter | None = "ledger",
     tools: str | Sequence[str] = "tools",
     agent: str | None = None,
     summarizer: SummarizerNode | None = None,
@@ -36,7 +37,7 @@ def add_handoff(
 
     Args:
         builder: the graph.
-        ledger: folder for the ledgers; None leaves the export node out.
+        ledger: folder for the ledgers, or their exporter; None leaves the export node out.
         tools: the node, or nodes, that run tools.
         agent: the node that the tools lead back to; found by their edges if left out.
         summarizer: a ready `SummarizerNode`, instead of `options` for a new one.

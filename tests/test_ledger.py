@@ -171,6 +171,24 @@ def test_export_creates_the_folder_and_writes_once(tmp_path: Path) -> None:
     assert exporter.shows("migration", 23)
 
 
+def test_many_ledgers_can_be_spread_over_subfolders(tmp_path: Path) -> None:
+    exporter = LedgerExporter(tmp_path, spread=True)
+    threads = [f"task-{number}" for number in range(40)]
+    paths = {exporter.path(thread) for thread in threads}
+    assert len(paths) == 40
+    assert len({path.parent for path in paths}) > 20
+    assert {path.parent.parent for path in paths} == {tmp_path}
+    path = export(exporter, state(**FULL)).path
+    assert path == exporter.path("migration")
+    assert exporter.shows("migration", 23)
+    path.write_text(path.read_text() + "- [ ] call Dana\n")
+    with pytest.warns(HandoffWarning, match="edited by hand"):
+        export(exporter, {**state(**FULL), "revision": 24})
+    assert [kept.parent for kept in tmp_path.rglob("*-r23-1.md")] == [tmp_path / "kept"]
+    exporter.remove("migration")
+    assert not path.exists()
+
+
 def test_the_file_has_the_mode_that_the_umask_allows(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
