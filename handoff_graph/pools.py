@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -16,7 +16,9 @@ __all__ = ["Shared", "ataken", "sync_pool", "taken"]
 
 # As LangGraph's own `from_conn_string` opens its connection.
 _OPTIONS = {"autocommit": True, "prepare_threshold": 0}
-_POOL: dict[str, Any] = {"min_size": 1, "max_size": 10, "open": False, "kwargs": _OPTIONS}
+# Connections are made when they are needed: one that is still being made when an event loop ends
+# can keep it from ending.
+_POOL: dict[str, Any] = {"min_size": 0, "max_size": 10, "open": False, "kwargs": _OPTIONS}
 _CONNECT_TIMEOUT = 10  # seconds for the first connection of all
 _STRIPES = 256  # locks that threads share, by the hash of their ids
 
@@ -78,6 +80,19 @@ async def ataken(
             await pool.putconn(conn)
 
 
+class _Loop:
+    """What belongs to one event loop: locks, a pool, and the connections that this has made."""
+
+    def __init__(self) -> None:
+        self.locks = [asyncio.Lock() for _ in range(_STRIPES + 1)]
+        self.pool: AsyncConnectionPool[Any] | None = None
+        self.connections: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
+
+    async def note(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        """Remember a new connection of the pool."""
+        self.connections.add(conn)
+
+
 class Shared:
     """What clones of a store have in common: locks, pools, and whether the tables are there.
 
@@ -90,8 +105,8 @@ class Shared:
         self.ready = False
         self.setting_up = threading.Lock()
         self._locks = [threading.Lock() for _ in range(_STRIPES)]
-        self._alocks: WeakKeyDictionary[Any, list[asyncio.Lock]] = WeakKeyDictionary()
-        self.pools: WeakKeyDictionary[Any, AsyncConnectionPool[Any]] = WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._sweeping = threading.Lock()
 
     def check(self) -> None:
         """Fail at once where there is no server; a pool would go on trying for a while."""
@@ -104,16 +119,42 @@ class Shared:
 
     def alock(self, thread_id: str) -> asyncio.Lock:
         """The lock of a thread in this event loop; the first is for setting up."""
-        loop = asyncio.get_running_loop()
-        locks = self._alocks.get(loop)
-        if locks is None:
-            locks = self._alocks[loop] = [asyncio.Lock() for _ in range(_STRIPES + 1)]
-        return locks[1 + hash(thread_id) % _STRIPES if thread_id else 0]
+        return self._here().locks[1 + hash(thread_id) % _STRIPES if thread_id else 0]
 
     def pool(self) -> AsyncConnectionPool[Any]:
         """The pool of this event loop."""
+        here = self._here()
+        if here.pool is None:
+            here.pool = AsyncConnectionPool(self.url, configure=here.note, **_POOL)
+        return here.pool
+
+    async def aclose(self) -> None:
+        """Close the pool of this event loop, if it has one."""
+        here = self._here()
+        pool, here.pool = here.pool, None
+        if pool is not None:
+            await pool.close()
+
+    def close(self) -> None:
+        """Close the pools of all event loops; a loop that is running does so in its turn."""
+        self._sweep()
+        for loop, its in list(self._loops.items()):
+            pool, its.pool = its.pool, None
+            if pool is not None:
+                with suppress(RuntimeError):  # the loop has just ended
+                    asyncio.run_coroutine_threadsafe(pool.close(), loop)
+
+    def _here(self) -> _Loop:
         loop = asyncio.get_running_loop()
-        pool = self.pools.get(loop)
-        if pool is None:
-            pool = self.pools[loop] = AsyncConnectionPool(self.url, **_POOL)
-        return pool
+        its = self._loops.get(loop)
+        if its is None:
+            self._sweep()
+            its = self._loops[loop] = _Loop()
+        return its
+
+    def _sweep(self) -> None:
+        """Hang up for the event loops that have ended: nobody can close their pools any more."""
+        with self._sweeping:
+            for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
+                for conn in self._loops.pop(loop).connections:
+                    conn.pgconn.finish()

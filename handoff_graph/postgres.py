@@ -135,7 +135,8 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close the pools that were opened here; may be called again."""
-        if self._shared.url and not self._is_foreign_to_sync:
+        self._shared.close()
+        if self._shared.url:
             cast(Any, self.inner.conn).close()
 
     @property
@@ -227,10 +228,8 @@ class PostgresStore:
         return done.value
 
     async def aclose(self) -> None:
-        """`close`, and the pool of this event loop."""
-        pool = self._shared.pools.pop(asyncio.get_running_loop(), None)
-        if pool is not None:
-            await pool.close()
+        """`close`, when the pool of this event loop has been."""
+        await self._shared.aclose()
         await asyncio.to_thread(self.close)
 
     @property

@@ -358,7 +358,9 @@ async def test_the_loop_turns_while_sqlite_waits_for_another_writer(tmp_path: Pa
             other.rollback()
         *_, read = await asyncio.gather(*work)
         assert read.checkpoint["channel_values"]["task"]["title"].endswith("of read")
-        assert len((await saver.aget_tuple(at("read"))).pending_writes) == 3
+        again = await saver.aget_tuple(at("read"))
+        assert again is not None
+        assert len(again.pending_writes or ()) == 3
         for number in range(3):
             assert await saver.aget_tuple(at(f"put {number}")) is not None
 
@@ -481,6 +483,33 @@ def test_a_saver_that_nobody_closes_stops_no_process(database: Database, how: st
             assert found.checkpoint["channel_values"]["messages"][-1].content == "All looked up."
     if database.kind == "postgres":
         until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_sessions_end_with_their_event_loop(database: Database) -> None:
+    """A loop per request uses no more sessions than one; `close` ends the last, also of a loop
+    that goes on. The saver itself stays in use, so that nothing is left to its end."""
+
+    async def requests() -> None:
+        await asyncio.gather(*(saver.aget_tuple(at("t")) for _ in range(3)))
+
+    with database.open() as saver:
+        for _ in range(6):
+            asyncio.run(requests())
+        sync_and_one_loop = 1 + 3
+        until(lambda: database.count("pg_stat_activity", OTHERS) <= sync_and_one_loop)
+    until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
+
+    async def closed_on_the_loop() -> HandoffSaver:
+        with database.open() as other:
+            await other.aget_tuple(at("t"))
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        return other
+
+    kept = asyncio.run(closed_on_the_loop()), saver
+    until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
+    assert all(kept)
 
 
 # -- no transaction is open while somebody else's code runs -------------------------------------
