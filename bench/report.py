@@ -71,6 +71,11 @@ SECTIONS = {
         "Against a Python program that does nothing.",
         quick=("--threads", "100", "--repeats", "3"),
     ),
+    "superstep": Section(
+        "What a superstep asks of its database",
+        "One agent, one tool, 2 KB a call; a superstep is one `put` and what its tasks wrote.",
+        quick=("--calls", "12"),
+    ),
     "workers": Section(
         "16 workers on one PostgreSQL",
         "1,000 threads, each written as a ReAct loop writes it.",
