@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 
 from handoff_graph.briefing import DEFAULT_BUDGET, fit, render_briefing
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.task import TaskUpdate, blank_state, content, extend, merge
 from handoff_graph.transcript import (
+    approximate_tokens,
     briefing_message,
     completed_calls,
     has_open_call,
@@ -35,8 +35,11 @@ __all__ = [
     "due",
     "may_be_due",
     "prepare",
+    "tokens_left",
     "update_between",
 ]
+
+_NEWS = 4  # a fold for length comes when at least a quarter of the bound is new
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,15 @@ class Policy:
         every: fold when this many tool calls have completed since the last fold.
         keep: how many of the newest exchanges stay word for word (at least one: the newest
             results have not been seen by the model yet).
-        max_tokens: fold too when the transcript passes this many approximate tokens.
+        max_tokens: fold too when the transcript passes this many approximate tokens and a good
+            part of it is new. None: however large the tool outputs are, wait for `every`.
         budget: tokens that the briefing may take.
         owner: who is working, for the session's line in the ledger.
     """
 
     every: int = 10
     keep: int = 1
-    max_tokens: int | None = None
+    max_tokens: int | None = 100_000
     budget: int = DEFAULT_BUDGET
     owner: str = ""
 
@@ -112,17 +116,14 @@ def due(
     """
     last = state.get("folds", {}).get(channel, {})
     fresh = _fresh(messages, last)
-    if not _may_be_due(state, last, fresh, policy, force):
+    too_long = _is_too_long(messages, fresh, policy)
+    if not too_long and not _may_be_due(state, last, fresh, policy, force):
         return False
     if not any(not is_briefing(m) for m in fresh) or has_open_call(messages):
         return False
-    if force or state.get("phase", "") != last.get("phase", ""):
+    if too_long or force or state.get("phase", "") != last.get("phase", ""):
         return True
-    if completed_calls(messages, last.get("anchor")) >= policy.every:
-        return True
-    return policy.max_tokens is not None and (
-        count_tokens_approximately(messages) > policy.max_tokens
-    )
+    return completed_calls(messages, last.get("anchor")) >= policy.every
 
 
 def may_be_due(
@@ -138,7 +139,43 @@ def may_be_due(
     Arguments as for `due`. This only counts: to pair calls and results takes much longer.
     """
     last = state.get("folds", {}).get(channel, {})
-    return _may_be_due(state, last, _fresh(messages, last), policy, force)
+    fresh = _fresh(messages, last)
+    return _may_be_due(state, last, fresh, policy, force) or _is_too_long(messages, fresh, policy)
+
+
+def tokens_left(
+    messages: Sequence[BaseMessage], last: Mapping[str, Any], policy: Policy
+) -> int | None:
+    """By how many tokens a transcript may still grow; None if by any number.
+
+    What stays whatever happens, such as a long log that a person pasted, may be over the bound
+    by itself: so a part of it must have come since the last fold, or every call would be one.
+
+    Args:
+        messages: the transcript.
+        last: where it was folded last.
+        policy: when to fold.
+    """
+    return _tokens_left(messages, _fresh(messages, last), policy)
+
+
+def _tokens_left(
+    messages: Sequence[BaseMessage], fresh: Sequence[BaseMessage], policy: Policy
+) -> int | None:
+    if policy.max_tokens is None:
+        return None
+    news = policy.max_tokens // _NEWS
+    return max(
+        policy.max_tokens - approximate_tokens(messages),
+        news - approximate_tokens(fresh),
+    )
+
+
+def _is_too_long(
+    messages: Sequence[BaseMessage], fresh: Sequence[BaseMessage], policy: Policy
+) -> bool:
+    left = _tokens_left(messages, fresh, policy)
+    return left is not None and left < 0
 
 
 def _may_be_due(
@@ -148,9 +185,7 @@ def _may_be_due(
     policy: Policy,
     force: bool,
 ) -> bool:
-    if force or policy.max_tokens is not None:
-        return True
-    if state.get("phase", "") != last.get("phase", ""):
+    if force or state.get("phase", "") != last.get("phase", ""):
         return True
     results = sum(isinstance(m, ToolMessage) for m in fresh)
     calls = sum(

@@ -65,7 +65,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         model: a `Summarizer`: a callable, sync or async, from task state and folding to a
             `TaskUpdate`. None: the heuristic one, without any model.
         keep: newest exchanges that stay word for word.
-        max_tokens: fold too when a transcript passes this many approximate tokens.
+        max_tokens: fold too when a transcript passes this many approximate tokens; or None.
         budget: tokens that the briefing may take.
         owner: who is working, for the ledger.
         task_key: the channel of the task state.
@@ -84,7 +84,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         model: Summarizer | AsyncSummarizer | None = None,
         *,
         keep: int = 1,
-        max_tokens: int | None = None,
+        max_tokens: int | None = Policy.max_tokens,
         budget: int = Policy.budget,
         owner: str = "",
         task_key: str = "task",

@@ -53,7 +53,7 @@ class HandoffSaver(ThreadMaintenance):
             `AsyncPostgresSaver`.
         every: tool calls between two folds, where the saver folds.
         keep: newest exchanges that stay word for word behind a fold of the saver's.
-        max_tokens: also fold when a transcript passes this many approximate tokens.
+        max_tokens: also fold when a transcript passes this many approximate tokens; or None.
         budget: tokens that the briefing may take.
         summarizer: makes the update of what the saver folds; it runs inside `put`, so it must
             not wait for anything.
@@ -75,7 +75,7 @@ class HandoffSaver(ThreadMaintenance):
         *,
         every: int = 10,
         keep: int = 1,
-        max_tokens: int | None = None,
+        max_tokens: int | None = Policy.max_tokens,
         budget: int = Policy.budget,
         summarizer: Summarizer | None = None,
         owner: str = "",

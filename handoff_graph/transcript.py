@@ -25,10 +25,12 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.messages.utils import count_tokens_approximately
 
 __all__ = [
     "CallPart",
     "Split",
+    "approximate_tokens",
     "briefing_message",
     "briefing_revision",
     "call_parts",
@@ -55,6 +57,18 @@ def is_transcript(value: object) -> TypeGuard[list[BaseMessage]]:
     # Of a long transcript only the few distinct types are looked at: this runs at every put.
     kinds = set(map(type, value))
     return all(issubclass(kind, BaseMessage) for kind in kinds) and RemoveMessage not in kinds
+
+
+def approximate_tokens(messages: Iterable[BaseMessage]) -> int:
+    """About how many tokens these messages are, as langchain-core counts them.
+
+    That refuses removals, which are nothing to a model, and message classes of a user's own.
+    """
+    present = [m for m in messages if not isinstance(m, RemoveMessage)]
+    try:
+        return count_tokens_approximately(present)
+    except ValueError:
+        return sum(len(str(m.content)) // 4 for m in present)
 
 
 # -- the briefing message --------------------------------------------------------------------

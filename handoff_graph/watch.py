@@ -13,11 +13,10 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import Overwrite
 
-from handoff_graph.fold import Policy
-from handoff_graph.transcript import completed_calls, has_open_call
+from handoff_graph.fold import Policy, tokens_left
+from handoff_graph.transcript import approximate_tokens, completed_calls, has_open_call
 
 __all__ = ["Watches"]
 
@@ -55,7 +54,7 @@ class Watches:
         if not told:
             return
         messages = [m for _, found in told for m in found]
-        tokens = 0 if self._policy.max_tokens is None else count_tokens_approximately(messages)
+        tokens = 0 if self._policy.max_tokens is None else approximate_tokens(messages)
         calls = sum(isinstance(m, ToolMessage) for m in messages)
         channels = [name for name, found in told for _ in found]
         with self._lock:
@@ -84,7 +83,7 @@ class Watches:
         calls, tokens = sum(n.calls for n in noted), sum(n.tokens for n in noted)
         if untold and self._policy.max_tokens is not None:
             return True
-        return left[0] <= calls + untold or left[1] <= tokens
+        return left[0] <= calls + untold or left[1] < tokens
 
     def looked(
         self,
@@ -105,12 +104,13 @@ class Watches:
             folds: where each was folded last.
         """
         most = self._policy.max_tokens
-        calls, tokens = self._policy.every, most or 1
+        calls, tokens = self._policy.every, most or 0
         for name, messages in transcripts.items():
-            done = completed_calls(messages, folds.get(name, {}).get("anchor"))
+            last = folds.get(name, {})
+            done = completed_calls(messages, last.get("anchor"))
             calls = min(calls, 0 if has_open_call(messages) else self._policy.every - done)
-            if most is not None:
-                tokens = min(tokens, most - count_tokens_approximately(messages))
+            left = tokens_left(messages, last, self._policy)
+            tokens = tokens if left is None else min(tokens, left)
         with self._lock:
             self._left[thread_id, ns] = (calls, tokens)
             self._seen[thread_id, ns] = sizes

@@ -91,6 +91,18 @@ def test_due_by_tokens_by_phase_and_by_force() -> None:
     assert due(state, "messages", later, Policy(every=99))
 
 
+def test_a_long_text_that_stays_does_not_make_every_call_a_fold() -> None:
+    pasted = [HumanMessage("log line\n" * 100_000, id="pasted")]  # 225,000 tokens
+    calls = [m for n in range(1, 9) for m in exchange(n)]
+    done = fold([*pasted, *calls], {}, Policy(every=99))
+    kept = [done.briefing, *done.folding.tail]
+    assert pasted[0] in kept
+    assert not due(done.state, "messages", [*kept, *exchange(9)], Policy(every=99))
+    later = [*kept, *exchange(9, out="x" * 110_000)]
+    assert due(done.state, "messages", later, Policy(every=99))
+    assert not due(done.state, "messages", later, Policy(every=99, max_tokens=None))
+
+
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"keep": 0}, {"budget": True}, {"max_tokens": 0}])
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

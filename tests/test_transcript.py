@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    ChatMessage,
     FunctionMessage,
     HumanMessage,
     RemoveMessage,
@@ -19,6 +20,7 @@ from langchain_core.messages import (
 from langgraph.graph.message import _messages_delta_reducer, add_messages
 
 from handoff_graph.transcript import (
+    approximate_tokens,
     briefing_message,
     briefing_revision,
     completed_calls,
@@ -284,3 +286,17 @@ def test_only_lists_of_messages_are_transcripts() -> None:
     assert not is_transcript(["x"])
     assert not is_transcript((HumanMessage("x"),))
     assert not is_transcript([HumanMessage("x"), RemoveMessage(id="1")])
+
+
+class Note(BaseMessage):
+    """A message class of a user's own."""
+
+    type: str = "note"
+
+
+@pytest.mark.parametrize(
+    "odd", [RemoveMessage(id="a"), Note("x" * 400), ChatMessage("x", role="y")]
+)
+def test_tokens_of_any_message_are_counted(odd: BaseMessage) -> None:
+    plain = HumanMessage("word " * 100)
+    assert approximate_tokens([plain, odd]) >= 100
