@@ -27,7 +27,7 @@ from typing_extensions import Self
 from handoff_graph import journal
 from handoff_graph.dialect import POSTGRES
 from handoff_graph.errors import NotAHandoffDatabase, StorageError
-from handoff_graph.pools import Shared, ataken, sync_pool, taken
+from handoff_graph.pools import LoopPool, Shared, ataken, running_loop, sync_pool, taken
 from handoff_graph.statements import aperform, perform
 from handoff_graph.steps import Done, Query, Steps, adrive, drive
 
@@ -171,7 +171,7 @@ class PostgresStore:
     def _from_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run async work on the event loop that the caller's async saver belongs to."""
         loop = cast(AsyncPostgresSaver, self.inner).loop
-        if loop is _running_loop():
+        if loop is running_loop():
             work.close()
             raise RuntimeError(
                 "a HandoffSaver around an AsyncPostgresSaver cannot be used synchronously from "
@@ -228,8 +228,8 @@ class PostgresStore:
         return done.value
 
     async def aclose(self) -> None:
-        """`close`, when the pool of this event loop has been."""
-        await self._shared.aclose()
+        """`close`, off the event loop."""
+        self._shared.close()
         await asyncio.to_thread(self.close)
 
     @property
@@ -239,7 +239,7 @@ class PostgresStore:
     @asynccontextmanager
     async def _aconnection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         conn = self._aconn
-        if isinstance(conn, AsyncConnectionPool):
+        if isinstance(conn, (AsyncConnectionPool, LoopPool)):
             async with ataken(conn, "") as pooled:
                 yield pooled
         else:
@@ -250,7 +250,7 @@ class PostgresStore:
     async def _atransaction(self, thread_id: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """`_transaction`, without blocking the event loop."""
         conn = self._aconn
-        if isinstance(conn, AsyncConnectionPool):
+        if isinstance(conn, (AsyncConnectionPool, LoopPool)):
             async with ataken(conn, f"BEGIN; {_turn(thread_id)}") as pooled:
                 yield pooled
         else:
@@ -303,13 +303,6 @@ def _bound(inner: Saver, conn: Any, lock: Any) -> Saver:
     saver.lock = lock
     saver.pipe = None
     return saver
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _hidden(url: str) -> str:

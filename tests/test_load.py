@@ -503,13 +503,10 @@ def test_sessions_end_with_their_event_loop(database: Database) -> None:
     async def closed_on_the_loop() -> HandoffSaver:
         with database.open() as other:
             await other.aget_tuple(at("t"))
-        while len(asyncio.all_tasks()) > 1:
-            await asyncio.sleep(0)
+        until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
         return other
 
-    kept = asyncio.run(closed_on_the_loop()), saver
-    until(lambda: database.count("pg_stat_activity", OTHERS) == 0)
-    assert all(kept)
+    assert all((saver, asyncio.run(closed_on_the_loop())))
 
 
 # -- no transaction is open while somebody else's code runs -------------------------------------
