@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from handoff_graph.errors import InvalidPattern
-from handoff_graph.phrases import binds, plain, straight
+from handoff_graph.phrases import binds
 
 __all__ = ["BindingDetector", "Scope", "binding_sentences", "detector", "scope_of", "sentences"]
 
@@ -33,22 +33,67 @@ _END = re.compile(
     r"(?<![.!?…])[.!?…]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`]*[A-Z0-9À-ÞЀ-Я]|\s*$)|[。！？]"
 )
 
+_QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"', "„": '"', "…": "."})
+_CODE = re.compile(r"`[^`]*`")
+_SPELLING = tuple(
+    (re.compile(pattern), full)
+    for pattern, full in (
+        (r"[*]|__", ""),
+        (r"\bwon'?t\b", "will not"),
+        (r"\b(?:can ?not|can'?t)\b", "can not"),
+        (r"\b(do|does|did|is|are|was|were|must|should|could|would|has|need)n'?t\b", r"\1 not"),
+        (r"'re\b", " are"),
+        (r"\bi'm\b", "i am"),
+        (r"\b(it|that)'s\b", r"\1 is"),
+        (r"\b(?:pls|plz)\b", "please"),
+        (r"\bu\b", "you"),
+        (r"\bb4\b", "before"),
+        (r"\b(?:ok|o\.k\.)(?!\w)", "okay"),
+    )
+)
+
+_DATA = re.compile(  # a line of a log or of code that nobody fenced
+    r"(?:\d{4}-\d\d-\d\d[tT ]\d|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL|PANIC)\b\]?[ :]"
+    r"|\[(?:error|warn|info|debug)|(?:npm|pip) ERR|E   |[\w/.-]*/[\w.-]+ \d/\d |Traceback\b"
+    r"|[\w.]*(?:Error|Exception): |(?:if|while|for) ?\(|(?:raise|assert|return|const|let"
+    r"|SELECT) \S+[(=<*]|if [\w.]+(?: \w+\.\w+)?\(|[{$] ?\S)"
+)
+_SOURCE = (
+    r"(?:docs?|documentation|manual|logs?|errors?|messages?|readme|wiki|tutorials?|book|website"
+    r"|page|site|linter|compiler|comment|exception|output|tools?|spec|specification|form|text|blog"
+    r"|article|notes|forum|trace|sign|alert|warning|contract|mail|e-mail|server|console|terminal"
+    r"|script|caller|colleague|friend|aunt|uncle|neighbou?r|someone|somebody|vendor|he|she|they|it)"
+)
+_SAYS = (
+    r"(?:says?|said|reads|claims?|claimed|states?|stated|mentions?|mentioned|prints|printed|tells"
+    r"|told|complains?|complained|warns?|warned|contains?|insisted|asked|wrote|writes|suggests"
+    r"|suggested|recommends|recommended|reports|reported|shows|threw|throws)"
+)
+_QUOTED = re.compile(
+    rf"\b(?:{_SAYS}|was|were|with|line|text)\b[^\"']{{0,40}}(?:\"[^\"]*\"|(?<!\w)'[^']*'(?!\w))"
+)
+_REPORTED = re.compile(
+    rf"\b(?:{_SOURCE}(?: (?!must|should|shall|may|can|never|not|to|only)\w+){{0,3}} {_SAYS}"
+    r"|i (?:heard|read|was told|understand|thought)|^according to)\b"
+    r".*?(?=; | but |,? so |, (?:and )?(?:please|do not|never|only|you) |$)"
+)
+_FRESH = re.compile(r"[.,;:]?\n(?=(?:please|do not|never|make sure|always) )")
+
+
 _UNIT = (
     r"(?:step|run|call|query|pass|attempt|batch|ticket|deploy(?:ment)?|migration|test|iteration"
     r"|pull request|experiment|job|command|request|turn|round|release|commit|restart|build)"
 )
 _STEP = re.compile(
-    r"\b(?:for|in|on|during|with|at) (?:just |only )?(?:this|the (?:next|current|coming"
-    r"|following))"
+    r"\b(?:for|in|on|during|with|at) (?:just |only )?(?:this|the (?:next|current|coming|following))"
     rf"(?: (?:one|single|very))?(?: [\w-]+)? {_UNIT}\b|\b(?:just|only) (?:this )?once\b"
     r"|\bthis (?:one )?(?:time|once)\b|\bthis \w+ only\b|\bjust for (?:this )?once\b"
     r"|\bone[- ](?:off|time) only\b"
 )
 _DOUBTFUL = re.compile(
     r"\bfor (?:now|the moment|the time being|today)\b|\bat the moment\b|\b(?:today|tonight"
-    r"|currently"
-    r"|temporarily|meanwhile)\b|\bright now\b|\bthis (?:morning|afternoon|evening|week|session"
-    r"|task|job)\b"
+    r"|currently|temporarily|meanwhile)\b|\bright now\b|\bthis (?:morning|afternoon|evening|week"
+    r"|session|task|job)\b"
 )
 
 
@@ -116,6 +161,25 @@ def _cut(paragraph: str) -> Iterator[str]:
         yield piece
 
 
+def _straight(text: str) -> str:
+    """The text with straight quotes, each character where it was."""
+    return text.translate(_QUOTES)
+
+
+def _plain(piece: str) -> str:
+    """A sentence as the patterns read it."""
+    text = _CODE.sub("x", _straight(piece)).lower()
+    text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+    for spelling, full in _SPELLING:
+        text = spelling.sub(full, text)
+    text = _FRESH.sub(". ", text).replace("\n", " ")
+    return _REPORTED.sub("", _QUOTED.sub("", text)).replace('"', "")
+
+
+def _binds(piece: str) -> bool:
+    return not _DATA.match(piece) and binds(_plain(piece))
+
+
 def binding_sentences(text: str) -> list[str]:
     """The sentences of a message that bind future action.
 
@@ -129,7 +193,7 @@ def binding_sentences(text: str) -> list[str]:
         >>> binding_sentences("Hi! Do NOT run cutover until lag is under 2s. Thanks.")
         ['Do NOT run cutover until lag is under 2s.']
     """
-    return list(dict.fromkeys(p.replace("\n", " ") for p in _pieces(text) if binds(p)))
+    return list(dict.fromkeys(p.replace("\n", " ") for p in _pieces(text) if _binds(p)))
 
 
 def scope_of(sentence: str) -> Scope:
@@ -148,7 +212,7 @@ def scope_of(sentence: str) -> Scope:
         >>> scope_of("For now, leave the exporter alone.")
         'unclear'
     """
-    words = plain(sentence)
+    words = _plain(sentence)
     if _STEP.search(words):
         return "step"
     return "unclear" if _DOUBTFUL.search(words) else "standing"
@@ -182,8 +246,8 @@ def detector(*patterns: str | re.Pattern[str], builtin: bool = True) -> BindingD
         found: dict[str, None] = {}
         for piece in _pieces(text):
             sentence = piece.replace("\n", " ")
-            typed = (sentence, straight(sentence))
-            if any(p.search(t) for p in own for t in typed) or (builtin and binds(piece)):
+            typed = (sentence, _straight(sentence))
+            if any(p.search(t) for p in own for t in typed) or (builtin and _binds(piece)):
                 found[sentence] = None
         return list(found)
 
