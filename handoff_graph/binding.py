@@ -34,7 +34,8 @@ _END = re.compile(
 )
 
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"', "„": '"', "…": "."})
-_CODE = re.compile(r"`[^`]*`")
+_CODE = re.compile(r"`(?! )[^`\n]*`")
+_MARKS = re.compile(r"[.!?…。！？]")
 _SPELLING = tuple(
     (re.compile(pattern), full)
     for pattern, full in (
@@ -150,7 +151,7 @@ def _ruled(line: str) -> bool:
 
 def _cut(paragraph: str) -> Iterator[str]:
     start = 0
-    for end in _END.finditer(paragraph):
+    for end in _END.finditer(_CODE.sub(_without_marks, paragraph)):
         word = paragraph[max(start, end.start() + 1 - _LONGEST_ABBREVIATION) : end.start() + 1]
         if _ABBREVIATION.search(word) and end.end() < len(paragraph):
             continue
@@ -164,6 +165,10 @@ def _cut(paragraph: str) -> Iterator[str]:
 def _straight(text: str) -> str:
     """The text with straight quotes, each character where it was."""
     return text.translate(_QUOTES)
+
+
+def _without_marks(code: re.Match[str]) -> str:
+    return _MARKS.sub("x", code.group())
 
 
 def _plain(piece: str) -> str:

@@ -16,8 +16,8 @@ __all__ = ["binds"]
 
 _CLAUSE = re.compile(
     r"[.!?;:,](?= |$)|[()|—–]| -+ |(?<!nobody)(?<!no one)(?<!nothing) but (?!not )| (?:so|because) "
-    r"| (?:and|or|then|now|please|to)(?= (?:do not|never|make sure|only|ask|please|wait for|stop"
-    r"|avoid|leave|keep|always) )"
+    r"| to(?= (?:do not|never) )| (?:and|or|then|now|please)"
+    r"(?= (?:do not|never|make sure|only|ask|please|wait for|stop|avoid|leave|keep|always) )"
 )
 _LEAD = re.compile(
     r"^[\W_]*(?:(?:please|and|but|so|then|also|just|or|okay|really|kindly|now|next|again|otherwise"
