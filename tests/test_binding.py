@@ -143,6 +143,7 @@ def test_scope(sentence: str, scope: str) -> None:
             ["Rules:", "Never push.", "Ask first."],
         ),
         ("A fence is ``` in markdown. Never push.", ["A fence is ``` in markdown.", "Never push."]),
+        ("Use `a.b`. `C` next.", ["Use `a.b`.", "`C` next."]),
         ("```never``` is a word.", ["```never``` is a word."]),
         ("停。不要碰。", ["停。", "不要碰。"]),
     ],
@@ -192,8 +193,11 @@ def test_a_chat_without_full_stops_is_read_line_by_line() -> None:
 
 
 WORDS = st.sampled_from(
-    "never do not must don’t \"must not\" 'a' `never` says only until a. b? … e.g. v1.2 **x** | - > # "
-    "1. \n \r\n \n\n ``` \t 。 please, only".split(" ")
+    [
+        *"never do not must don’t \"must not\" 'a' `never` says only until a. b? … e.g. v1.2".split(),
+        *"**x** | - > # 1. ``` 。 please,".split(),
+        *(" ", "\n", "\r\n", "\n\n", "\t"),
+    ]
 )
 
 
@@ -207,16 +211,14 @@ def test_what_is_found_is_a_piece_of_the_text(words: list[str], glue: str) -> No
     found = binding_sentences(text)
     assert len(set(found)) == len(found)
     assert [s for s in dict.fromkeys(split) if s in set(found)] == found
-    assert (
-        detector("x", builtin=True)(sentence_free := "") == [] == binding_sentences(sentence_free)
-    )
+    assert detector()(text) == found
 
 
 # -- detectors of one's own --------------------------------------------------------------------
 
 
 def test_patterns_of_ones_own() -> None:
-    text = "Cards are in PCI scope. Don’t push. The window is Tuesday. pci?"
+    text = "Cards are in PCI scope. Don’t push. The window is Tuesday. Is it pci?"
     assert detector()(text) == binding_sentences(text) == ["Don’t push."]
     own = detector(r"\bpci\b", re.compile("WINDOW"), "don't")
     assert own(text) == text.replace(". ", ".\n").splitlines()
@@ -231,7 +233,7 @@ def test_patterns_of_ones_own() -> None:
     ["(", "a{2,1}", "*", "", "x*", re.compile(b"x"), 7, None, "(?P<a", re.compile("x?")],
 )
 def test_a_bad_pattern_is_refused_by_name(pattern: object) -> None:
-    with pytest.raises(InvalidPattern, match="^pattern ") as caught:
+    with pytest.raises(InvalidPattern, match=r"^pattern ") as caught:
         detector("fine", pattern)  # type: ignore[arg-type]
     assert isinstance(caught.value, HandoffError)
     assert isinstance(caught.value, ValueError)
