@@ -16,8 +16,8 @@ __all__ = ["binds"]
 
 _CLAUSE = re.compile(
     r"[.!?;:,](?= |$)|[()|—–]| -+ |(?<!nobody)(?<!no one)(?<!nothing) but (?!not )| (?:so|because) "
-    r"| to(?= (?:do not|never) )| (?:and|or|then|now|please)"
-    r"(?= (?:do not|never|make sure|only|ask|please|wait for|stop|avoid|leave|keep|always) )"
+    r"| to(?= (?:do not|never) )| (?:and|or|then|now|please)(?= (?:do not|never|make sure|only|ask"
+    r"|please|wait for|stop|avoid|leave|keep|always) )"
 )
 _LEAD = re.compile(
     r"^[\W_]*(?:(?:please|and|but|so|then|also|just|or|okay|really|kindly|now|next|again|otherwise"
@@ -43,10 +43,11 @@ _SUPPOSED = re.compile(
 # The first word of a clause that is no order.
 _NO_ORDER = (
     r"(?!(?:i|we|you|he|she|it|they|the|a|an|this|that|these|those|there|my|our|your|his|her|its"
-    r"|their|some|all|any|each|every|both|no|none|nobody|nothing|everyone|someone|in|on|at|for|from"
-    r"|by|with|as|if|when|while|until|since|because|what|why|how|who|where|which|more|most|less"
-    r"|today|now|here|one|two|three|few|many|last|next|not|thanks|maybe|to|of|than|or|and|is|are"
-    r"|users?|customers?|passengers?|better|good|\w+ly|\w+[^e\W]ed)\b)"
+    r"|their|some|all|any|each|every|both|no|none|nobody|nothing|everyone|everything|anything"
+    r"|someone|somebody|in|on|at|for|from|by|with|as|if|when|while|until|since|because|what|why|how"
+    r"|who|where|which|more|most|less|today|now|here|one|two|three|few|many|last|next|not|thanks"
+    r"|maybe|to|of|than|or|and|is|are|users?|customers?|passengers?|better|good|\w+ly"
+    r"|\w+[^e\W]ed)\b)"
 )
 _DO = rf"^{_NO_ORDER}[a-z][\w'-]{{0,40}}(?![\w'-])"
 _IDLE = (
@@ -55,7 +56,10 @@ _IDLE = (
     r"|bother(?: with| to|$)|be (?:shy|sorry|afraid|surprised|silly|shocked|sad|late)|you (?!dare"
     r"|ever)|forget$|expect|support|remind|fully|even know|really)\b)"
 )
-_PAST_VERB = r"(?:\w*[^e\W]ed|been|seen|heard|had|saw|knew|thought|got|came|went|did|was|were|made)"
+_PAST_VERB = (
+    r"(?:\w*[^e\W]ed|been|seen|heard|had|saw|knew|thought|got|came|went|did|was|were|made|left|gone"
+    r"|lost)"
+)
 _MODAL = r"(?:must|may|can|shall|should|(?:is|are) to|(?:is|are) allowed to|has to|have to)"
 _NONE = r"(?:nothing|nobody|no one|no-one|none of .{1,60}|neither of .{1,60})"
 _ACTION = (
@@ -68,7 +72,7 @@ _ACTION = (
 )
 _ACTS = (
     r"(?:touch|chang|deploy|merg|log|push|edit|delet|restart|writ|enter|leav|mov|open|run|us|access"
-    r"|go|get|ship|start|releas|publish|send|sign|press|shar|copi|copy|install|approv|decid|spend"
+    r"|go|get|ship|start|releas|publish|send|sign|press|shar|copy|install|approv|decid|spend"
     r"|see)(?:es|s|e|ies)?\b(?! (?:wrong|through to|lost|stuck|hurt))"
 )
 _CONSENT = (
@@ -152,7 +156,8 @@ _FIRM: dict[str, tuple[str, ...]] = {
         r"^(?:always )?(?:check|confirm|clear|consult|coordinate|align|verify)(?: it| this"
         r"| in)? with\b",
         r"^(?:suggest|propose|advise|recommend)\b.{0,30} only$",
-        r"^consult\b|^run (?:it|this|that|everything|them) (?:by|past)\b",
+        r"^(?:politely )?(?:escalate|redirect)\b|^consult\b|^run (?:it|this|that|everything"
+        r"|them) (?:by|past)\b",
         r"^(?:tell|show|inform|notify|warn|ping|call|let) (?:me|us)\b.*\bbefore\b",
         r"\bwait for my\b|\bleave .{1,40}\b(?:decision|call|choice) (?:to|with)\b",
     ),
@@ -173,6 +178,8 @@ _FIRM: dict[str, tuple[str, ...]] = {
         r"\b(?:must|should|shall|is|are|to) always \w|\bshall\b(?! (?:we|i)\b)",
         r"^(?:from now on|going forward|from here on|henceforth|without exception|no matter what"
         r"|whatever happens)\b",
+        rf"^use only\b|\bexclusively$|^use\b.* (?:for|in) (?:all|every|any)\b|{_DO}.* every (?:\d"
+        rf"|step|time)",
         r"\bunder all circumstances\b|\bin all cases\b|^(?:stick to|adhere to|comply with|follow"
         r"|preserve|retain|maintain|respect|stay (?:on|with|in))\b",
         r"^(?:log|record|report|document|note|tag|sign|label|keep|encrypt"
@@ -201,7 +208,8 @@ _LOOSE: dict[str, tuple[str, ...]] = {
         rf"^\w+s only happen\b|{_DO}.* (?:before|prior to|unless|without (?:\w+ing|any|downtime))\b"
         rf"|{_DO}.* only (?:after|if|when|once|with|during"
         r"|on|from|in)\b",
-        rf"\b(?:{_MODAL}|possible|allowed|permitted|happens?)\b.{{0,80}} only\b|\b{_MODAL} only\b",
+        rf"\b(?<!\bi )(?<!\bwe )(?:{_MODAL}|possible|allowed|permitted|happens?)\b.{{0,80}} only\b"
+        rf"|\b(?<!\bi )(?<!\bwe ){_MODAL} only\b",
         r"\byou (?:may|can) .{1,60} (?:as soon as|once|after|provided)\b|^provided that\b",
         r"\bembargo (?:holds|lasts|ends)\b|^without .{1,60} no \w+|^i need .* without\b",
     ),
@@ -228,7 +236,8 @@ _LOOSE: dict[str, tuple[str, ...]] = {
         r"|paragraphs) max\b|^anything (?:over|above|beyond)\b",
     ),
     "obligation": (
-        rf"\b(?<!there )(?<!someone )must\b(?! not\b| (?:be {_STALE}|have \w+|mean|say|admit"
+        rf"\b(?<!there )(?<!someone )must\b(?! not\b| (?:be {_STALE}|have (?:\w+ )?{_PAST_VERB}\b"
+        rf"|mean|say|admit"
         r"|confess)\b)",
         r"\b(?<!\bi )(?<!not )(?:has|have) to (?!be (?:the|an?|some)\b|(?:do with|see|say|know"
         r"|talk)\b)",

@@ -193,11 +193,11 @@ def test_a_chat_without_full_stops_is_read_line_by_line() -> None:
 
 
 WORDS = st.sampled_from(
-    [
-        *"never do not must don’t \"must not\" 'a' `never` says only until a. b? … e.g. v1.2".split(),
-        *"**x** | - > # 1. ``` 。 please,".split(),
-        *(" ", "\n", "\r\n", "\n\n", "\t"),
-    ]
+    re.split(
+        " +",
+        "never do not must don’t \"must not\" 'a' `never` `a. says only until a. b? … e.g. v1.2"
+        " **x** | - > # 1. ``` 。 please, \n \r\n \n\n \t",
+    )
 )
 
 
@@ -287,6 +287,14 @@ ENDLESS = {
     "it it says": "it it it says " * (N // 14),
     "says and one quote": "says " * (N // 5) + '"' + "a" * N,
 }
+
+
+def test_a_gap_without_bound_is_tried_from_one_place_only() -> None:
+    for table in (phrases._FIRM, phrases._LOOSE):
+        for pattern in (pattern for kind in table.values() for pattern in kind):
+            for part in phrases._alternatives(pattern):
+                gaps = len(re.findall(r"(?<!\(\?!)\.[*+]", part))
+                assert gaps <= part.startswith("^"), part
 
 
 @pytest.mark.parametrize("name", ENDLESS)
