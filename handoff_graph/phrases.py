@@ -106,7 +106,8 @@ _FIRM: dict[str, tuple[str, ...]] = {
     "prohibition": (
         rf"^do not{_IDLE}|\b(?:you|we|to|and|or|whatever) do not{_IDLE}",
         r"\bi do not (?:want|wish|accept|agree|approve|allow)\b|\bi (?:forbid|prohibit)\b",
-        rf"^never\b(?! (?:mind|a|an|the|again|before|better|in|ever had|{_PAST_VERB})\b)",
+        rf"^never\b(?! (?:mind|a (?:dull|problem)|an issue|the (?:same|case)|again|before|better|in"
+        rf"|ever had|{_PAST_VERB})\b)",
         r"\b(?:must|shall|should|(?<!i )(?<!he )(?<!she )(?<!they )will|may|(?:is|are) to|can|agent"
         r"|you|(?:is|are)(?= never (?:to|allowed|okay|acceptable|permitted)))"
         rf" never\b(?! (?:know|mind|believe|have|{_PAST_VERB})\b)",
@@ -132,7 +133,8 @@ _FIRM: dict[str, tuple[str, ...]] = {
         r"\bthere (?:must|should|may|shall|can) be (?:no|not)\b|\bnot yours\b|\bno business\b",
         r"^(?:refuse|decline|reject) |^(?:make|do|take|send|open|use|add|change|delete"
         r"|write) no(?:thing|ne)?\b",
-        r"^i'd rather (?:you|we) |\bnever to\b|\b(?:we|i) agreed (?:not )?to\b",
+        r"^i'd rather (?:you|we) |\bnever to\b|\b(?:said|says|wants|asked|told)(?: \w+)? not to \w"
+        r"|\b(?:we|i) agreed (?:not )?to\b",
         r"^(?:skip|ignore|exclude|omit) (?!(?:my|the) (?:last|previous|typo)\b)",
         r"^(?:feel free|you (?:may|can|are allowed)|go ahead).{1,80} but not ",
     ),

@@ -163,6 +163,9 @@ def test_sentences(text: str, expected: list[str]) -> None:
         "Don’t push… ever.",
         "Please don't touch prod, ok?",
         "The script must print the totals.",
+        "Marta said not to touch the ledger.",
+        "Legal says we can't ship before the review.",
+        "Restart a follower (never the primary).",
     ],
 )
 def test_a_sentence_is_kept_whole(sentence: str) -> None:
