@@ -2,6 +2,7 @@
 
 HandoffError
 ├── InvalidTask          a task state or update that breaks the schema (also a ValueError)
+├── InvalidPattern       a pattern for binding sentences is none (also a ValueError)
 ├── UnsupportedSchema    stored by a newer version of handoff_graph
 ├── StorageError         the database refused or failed; nothing of the operation is stored
 │   └── UnstorableValue  a value in it has no form there (also a ValueError, a TypeError)
@@ -29,6 +30,7 @@ __all__ = [
     "EmptyThreadId",
     "HandoffError",
     "HandoffWarning",
+    "InvalidPattern",
     "InvalidTask",
     "LedgerError",
     "MissingChannel",
@@ -64,6 +66,19 @@ class InvalidTask(HandoffError, ValueError):
         self.field, self.expected, self.found = field, expected, found
         shown = _shown(found)
         super().__init__(f"task field {field!r}: expected {expected}, found {shown}")
+
+
+class InvalidPattern(HandoffError, ValueError):
+    """A pattern for binding sentences cannot be used.
+
+    Attributes:
+        pattern: the pattern.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, pattern: object, reason: str) -> None:
+        self.pattern, self.reason = pattern, reason
+        super().__init__(f"pattern {_shown(pattern)}: {reason}")
 
 
 def _shown(value: object) -> str:
