@@ -13,6 +13,7 @@ HandoffError
 ├── MissingChannel       a node was put into a graph that lacks the channel it needs
 ├── CannotWire           add_handoff found no place for the nodes
 ├── NotAHandoffDatabase  the file is missing, or is something else
+├── UnknownConstraint    a task holds no constraint of this id (also a LookupError)
 ├── UnknownThread        the database holds no such thread (also a LookupError)
 ├── UnreadableRow        what the database holds of a thread is damaged
 └── LedgerError          the ledger could not be written where it should be
@@ -38,6 +39,7 @@ __all__ = [
     "StorageError",
     "ThreadDeleted",
     "ThreadExists",
+    "UnknownConstraint",
     "UnknownThread",
     "UnreadableRow",
     "UnstorableValue",
@@ -217,6 +219,20 @@ class NotAHandoffDatabase(HandoffError):
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
         super().__init__(f"{path}: {reason}")
+
+
+class UnknownConstraint(HandoffError, LookupError):
+    """A task holds no constraint of this id.
+
+    Attributes:
+        constraint: the id that was asked for.
+        known: the ids that there are.
+    """
+
+    def __init__(self, constraint: str, known: Sequence[str]) -> None:
+        self.constraint, self.known = constraint, list(known)
+        there = ", ".join(known) or "none at all"
+        super().__init__(f"no constraint {_shown(constraint)}; there is {there}")
 
 
 class UnknownThread(HandoffError, LookupError):

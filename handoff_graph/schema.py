@@ -59,6 +59,9 @@ SECTIONS = (
     "secrets",
     "notes",
     "sessions",
+    "retirements",
+    "unsourced",
+    "reviews",
 )
 ROLLS_UP = ("done", "in_progress", "artifacts", "notes")
 """Sections whose old items may be counted and left to the journal. No other may shrink so."""
@@ -73,6 +76,9 @@ _PREFIX = {
     "secrets": "s",
     "notes": "n",
     "sessions": "z",
+    "retirements": "r",
+    "unsourced": "u",
+    "reviews": "v",
 }
 
 
@@ -90,7 +96,15 @@ class Item(TypedDict, total=False):
     what: str  # artifacts: what happened to it
     name: str  # secrets: what it is
     where: str  # secrets: where it lives; never the value
-    outcome: str  # in_progress: "failed" or "unknown", when a call did not succeed
+    outcome: str  # open work: "failed", "unknown", or "claimed": said to be done, no evidence
+    evidence: str  # done: the call or the words that show it
+    scope: str  # constraints: "step" if for one step only, "unclear" if that is for a review
+    also: list[str]  # constraints: further messages that say the same
+    rule: str  # retirements: the constraint, word for word
+    constraint: str  # retirements: its id
+    standing: str  # retirements: "confirmed", or "proposed" until a person confirms
+    covers: list[str]  # retirements: the messages that had said it until then
+    folds: int  # reviews: how many folds it covers
 
 
 class TaskState(TypedDict, total=False):
@@ -115,6 +129,9 @@ class TaskState(TypedDict, total=False):
     secrets: list[Item]
     notes: list[Item]
     sessions: list[dict[str, Any]]
+    retirements: list[Item]
+    unsourced: list[Item]
+    reviews: list[Item]
     rolled_up: dict[str, dict[str, Any]]
     folds: dict[str, dict[str, Any]]
     stamps: dict[str, str]

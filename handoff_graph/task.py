@@ -157,6 +157,8 @@ def _apply(
     for section, items in arriving.items():
         if section == "constraints":
             state[section] = _union_constraints(state[section], items)
+        elif section == "retirements":
+            state[section] = _union(state[section], items)
         elif section not in WORK:
             state[section] = _merge_section(section, state[section], items)
     _drop_rolled_up(state)
@@ -242,19 +244,38 @@ def _session_age(item: Mapping[str, Any]) -> tuple[str, int, str]:
     return _age("sessions", {key: value for key, value in item.items() if key not in spans})
 
 
+def _union(
+    ours: Iterable[dict[str, Any]], theirs: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Keep every item ever recorded; of one id the first record stays."""
+    held: dict[str, dict[str, Any]] = {}
+    for item in (*ours, *theirs):
+        item = {key: value for key, value in item.items() if key != "_raw"}
+        before = held.get(item["id"])
+        if before is None or _age("", item) < _age("", before):
+            held[item["id"]] = item
+    return sorted(held.values(), key=item_order)
+
+
 def _union_constraints(
     ours: Iterable[dict[str, Any]], theirs: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Keep every text ever recorded. Of one text the first record stays; of one id that was
-    given to two texts, the earlier record keeps it and the later gets one of its own."""
+    """Keep every text ever recorded. Of one text the first record stays, and learns where else
+    it was said; of one id that was given to two texts, the earlier record keeps it and the
+    later gets one of its own."""
     by_text: dict[str, dict[str, Any]] = {}
+    said: dict[str, set[str]] = {}
     for item in (*ours, *theirs):
-        item = {key: value for key, value in item.items() if key != "_raw"}
+        sources = {str(item.get("src", "")), *item.get("also", ())}
+        said.setdefault(item["text"], set()).update(sources)
+        item = {key: value for key, value in item.items() if key not in ("_raw", "also")}
         before = by_text.get(item["text"])
         if before is None or _age("", item) < _age("", before):
             by_text[item["text"]] = item
     taken: dict[str, dict[str, Any]] = {}
     for item in sorted(by_text.values(), key=item_order):
+        if also := sorted(said[item["text"]] - {str(item.get("src", ""))}):
+            item = {**item, "also": also}
         if item["id"] in taken:
             item = {**item, "id": f"{item['id']}-{new_id('constraints', item['text'])[1:]}"}
         taken[item["id"]] = item

@@ -35,7 +35,11 @@ BOOKKEEPING = frozenset(
 _MAX_COUNT = 2**53  # what any JSON reader takes exactly, with room to count on
 _MAX_DEPTH = 100  # what every JSON writer takes, with room for what goes around it
 _WORD = {"artifacts": "uri", "secrets": "name", "sessions": "owner"}
-_TEXTS = ("id", "by", "at", "src", "needs", "why", "what", "where", "outcome", "from", "to")
+_TEXTS = (
+    *("id", "by", "at", "src", "needs", "why", "what", "where", "outcome", "from", "to"),
+    *("evidence", "scope", "rule", "constraint", "standing"),
+)
+_LISTS = ("also", "covers")
 # Begins where white space begins, or a long run without a break takes quadratic time.
 _LINE_BREAKS = re.compile(r"(?<!\s)[^\S\r\n]*[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]\s*")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -130,8 +134,12 @@ def _check_item(section: str, path: str, item: Mapping[str, Any]) -> None:
     for key in (*_TEXTS, word):
         if key in item and not isinstance(item[key], str):
             raise InvalidTask(f"{path}.{key}", "a string", item[key])
-    if "tool_calls" in item:
-        _count(f"{path}.tool_calls", item["tool_calls"])
+    for key in _LISTS:
+        for number, said in enumerate(_list(f"{path}.{key}", item.get(key, []))):
+            _string(f"{path}.{key}[{number}]", said)
+    for key in ("tool_calls", "folds"):
+        if key in item:
+            _count(f"{path}.{key}", item[key])
     if not item.get(word, "").strip() and not (section in WORK and item.get("id")):
         raise InvalidTask(f"{path}.{word}", "a non-empty text", item.get(word))
 

@@ -1,0 +1,50 @@
+"""Names that must not get lost in a summary: paths, tables, hosts, ids, codes, quantities. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+__all__ = ["identifiers", "repeated"]
+
+# Bounded on every side, so that each takes linear time on any text.
+_KINDS = (
+    r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>|`]{3,200}",  # URLs
+    r"(?:\.{0,2}/|~/)?[\w.@-]{1,80}(?:/[\w.@-]{1,80}){1,12}",  # paths
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",  # UUIDs
+    r"[A-Za-z_]\w{0,60}(?:\.[A-Za-z_]\w{0,60}){1,8}",  # tables, modules, hosts, files
+    r"[a-z0-9]{1,40}(?:[_-][a-z0-9]{1,40}){1,8}",  # snake_case, host-01
+    r"[A-Z]{1,10}[-_]?\d{2,10}",  # ORA-01555, E1234, JIRA-12
+    r"[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,8}",  # DB_PASSWORD, CONNECTION_REFUSED
+    r"\d{1,12}(?:[.,]\d{1,6})?\s?(?:ms|s|min|h|[KMGT]i?B|kB|%|rows|GB|MB)",  # quantities
+    r"\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?",  # addresses
+)
+_IDENTIFIER = re.compile("|".join(rf"(?<![\w./@-])(?:{kind})(?![\w@]|[./-]\w)" for kind in _KINDS))
+_LONGEST = 20_000  # characters of one text that are looked at
+
+
+def identifiers(text: str) -> list[str]:
+    """The identifiers in a text, in order, with repetitions.
+
+    Args:
+        text: any text; its first 20,000 characters are looked at.
+
+    Example:
+        >>> identifiers("copied public.users to db-02 in 310 ms, see sql/fix.sql; ORA-01555")
+        ['public.users', 'db-02', '310 ms', 'sql/fix.sql', 'ORA-01555']
+    """
+    return [found.group() for found in _IDENTIFIER.finditer(text[:_LONGEST])]
+
+
+def repeated(texts: Iterable[str], known: str, most: int = 10) -> list[str]:
+    """The identifiers that occur in more than one of the texts and nowhere in another.
+
+    Args:
+        texts: what was folded, message by message.
+        known: what is known after it.
+        most: how many to return at most, the most frequent first.
+    """
+    counts = Counter(name for text in texts for name in set(identifiers(text)))
+    missing = [(n, name) for name, n in counts.items() if n > 1 and name not in known]
+    return [name for _, name in sorted(missing, key=lambda pair: (-pair[0], pair[1]))[:most]]
