@@ -18,12 +18,16 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__i
 
 # From the ground up: a module imports only from floors below its own.
 FLOORS = [
-    {"errors", "steps", "codec"},
+    {"errors", "steps", "codec", "lenient"},
     {"schema", "refusals"},
     {"values"},
     {"task", "binding"},
     {"diff", "transcript", "briefing"},
     {"summarize", "ledger", "journal", "fold"},
+    {"prompting", "calling"},
+    {"answers"},
+    {"replies"},
+    {"model"},
     {"channels", "export", "deltas", "dialect", "reader", "encryption", "watch"},
     {"compaction", "milestones", "store", "catalog", "pools", "statements", "verbatim"},
     {"retention", "sqlite", "postgres", "standing", "console"},
@@ -38,6 +42,7 @@ PURE = {
     "errors",
     "steps",
     "codec",
+    "lenient",
     "schema",
     "values",
     "task",
@@ -49,6 +54,11 @@ PURE = {
 NO_GRAPH = PURE | {
     "transcript",
     "summarize",
+    "prompting",
+    "answers",
+    "replies",
+    "calling",
+    "model",
     "fold",
     "journal",
     "catalog",
