@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from handoff_graph.binding import sentences
 from handoff_graph.prompting import FIELDS, SCHEMA
@@ -83,7 +83,7 @@ def update_from(
     """
     seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
     known = {str(m.id): m for m in seen if m.id}
-    sources = known.keys() | {str(c["id"]) for m in seen for c in calls_of(m)}
+    sources = _sources(seen)
     update: dict[str, Any] = {}
     for name in (*WORK, "decisions", "artifacts", "open_questions"):
         update[name] = [_item(name, item, state, sources) for item in answer.get(name, ())]
@@ -108,8 +108,17 @@ def update_from(
     return cast(TaskUpdate, {**said, "at": folding.at, "by": "model"}), count - first
 
 
+def _sources(seen: Sequence[BaseMessage]) -> dict[str, str]:
+    """What may be given as evidence, and the id it is recorded under. The agent's own words
+    are none: they are what the evidence is for."""
+    calls = {str(call["id"]): str(call["id"]) for m in seen for call in calls_of(m) if call["id"]}
+    answered = {str(m.id): str(m.tool_call_id) for m in seen if isinstance(m, ToolMessage)}
+    people = {str(m.id): str(m.id) for m in seen if isinstance(m, HumanMessage) and m.id}
+    return {**answered, **calls, **people}
+
+
 def _item(
-    name: str, item: Mapping[str, str], state: Mapping[str, Any], sources: set[str]
+    name: str, item: Mapping[str, str], state: Mapping[str, Any], sources: Mapping[str, str]
 ) -> dict[str, str]:
     """One item as the schema has it; empty if it says nothing."""
     made = {key: value for key, value in item.items() if key not in ("id", "evidence")}
@@ -118,8 +127,8 @@ def _item(
     # An id of the model's own making could be that of another item one day.
     if before := held.get(item.get("id", "")):
         made = {"id": before["id"], "text": before["text"], **made}
-    if item.get("evidence", "") in sources:
-        made["src"] = item["evidence"]
+    if source := sources.get(item.get("evidence", "")):
+        made["src"] = source
     return {**made, "by": "model"} if made.get(_KEY.get(name, "text")) else {}
 
 

@@ -118,6 +118,7 @@ _NETWORK = frozenset(
     {
         "APIConnectionError",
         "APITimeoutError",
+        "JSONDecodeError",  # a gateway's page, or nothing, in the place of an answer
         "ModelConnectionError",
         "ModelTimeoutError",
         "TransportError",
@@ -129,7 +130,7 @@ def is_overflow(error: BaseException) -> bool:
     """Whether the prompt was longer than the model takes."""
     if "ContextOverflowError" in _names(error):
         return True
-    said = str(error).lower()
+    said = _said(error)
     return _status(error) in (None, 400, 413, 422) and any(text in said for text in _OVERFLOWS)
 
 
@@ -142,14 +143,14 @@ def refuses_structure(error: BaseException) -> bool:
     """Whether it is the schema that the client or the provider does not take."""
     if isinstance(error, NotImplementedError):
         return True
-    said = str(error).lower()
+    said = _said(error)
     return _status(error) in (400, 404, 422, 501) and any(text in said for text in _STRUCTURE)
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may succeed a little later."""
-    if "insufficient_quota" in str(error):
-        return False  # sent with a 429, and stays until somebody pays
+    if _is_out_of_quota(error):
+        return False
     status = _status(error)
     if status is not None:
         return status in (408, 409, 425, 429) or (status >= 500 and status != 501)
@@ -180,6 +181,8 @@ def hint(error: BaseException) -> str:
         return "Give ModelSummarizer a smaller max_input_tokens, or a model that reads more."
     if is_refusal(error):
         return "The model declined to summarize these messages: use another one for it."
+    if _is_out_of_quota(error):
+        return "The account of the summarizer's model has no quota left."
     if _status(error) in (401, 403):
         return "Check the api key of the summarizer's model, and what it is allowed to do."
     if is_transient(error):
@@ -194,6 +197,17 @@ def salvaged(error: BaseException) -> str | None:
     except (AttributeError, IndexError, TypeError):
         return None
     return text if isinstance(text, str) and text else None
+
+
+def _is_out_of_quota(error: BaseException) -> bool:
+    """Sent with the status of a rate limit, but it stays until somebody pays."""
+    return "insufficient_quota" in _said(error)
+
+
+def _said(error: BaseException) -> str:
+    """All that an error says, its code and body included: some texts leave those out."""
+    more = (getattr(error, name, None) for name in ("code", "body"))
+    return " ".join(map(str, (error, *more))).lower()
 
 
 def _names(error: BaseException) -> set[str]:

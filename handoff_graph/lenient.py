@@ -14,6 +14,7 @@ from typing import Any
 __all__ = ["read_object"]
 
 _STARTS = 50  # braces that are tried as the object's beginning: text full of them stays cheap
+_DEEPEST = 50  # levels that are mended
 _DECODER = json.JSONDecoder(strict=False)  # takes line breaks within strings
 _STOPS = re.compile(r'["{}\[\],]')
 _STRING_ENDS = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -76,6 +77,8 @@ def _mended(text: str, start: int) -> tuple[str, int]:
         parts.append(text[at : stop.start()])
         at = stop.end()
         if mark in "{[":
+            if len(closers) == _DEEPEST:
+                break
             closers.append("}" if mark == "{" else "]")
         elif mark in "}]":
             if closers[-1] != mark:

@@ -18,7 +18,6 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from handoff_graph.answers import joined, update_from
@@ -38,23 +37,25 @@ from handoff_graph.calling import (
     refuses_structure,
     salvaged,
 )
-from handoff_graph.errors import MissingPackage, SummarizerFailed
-from handoff_graph.prompting import SCHEMA, prompt, repair
+from handoff_graph.clients import (
+    LEAST_INPUT,
+    by_name,
+    is_async,
+    profiled_input,
+    quiet,
+    with_schema,
+)
+from handoff_graph.errors import SummarizerFailed
+from handoff_graph.prompting import prompt, repair, tokens
 from handoff_graph.replies import Spent, read_answer, refusal_in, text_of
 from handoff_graph.summarize import Folding, HeuristicSummarizer, Summary
 from handoff_graph.task import TaskUpdate, extend, merge
-from handoff_graph.transcript import is_briefing
+from handoff_graph.transcript import is_briefing, message_text
 
 __all__ = ["ModelFunction", "ModelSummarizer"]
 
 ModelFunction = Callable[[list[BaseMessage]], Any]
 """A model as a plain function, sync or async: messages in; a text, an object or a message out."""
-
-LEAST_INPUT = 2_000
-"""Tokens below which a prompt cannot be cut: its rules, a short record and one message."""
-
-_DEFAULT_INPUT = 24_000  # where a model does not say what it takes
-_SHARE = 0.5  # of what it takes: tokens are estimated, and models read the middle badly
 
 _MARKS: RunnableConfig = {
     # LangGraph's TAG_NOSTREAM: no token of a summary among those that a user is shown.
@@ -67,8 +68,9 @@ _MARKS: RunnableConfig = {
 class _Failed(Exception):
     """A prompt has no usable answer."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, messages: Sequence[BaseMessage]) -> None:
         self.error = error
+        self.size = sum(tokens(message_text(m)) for m in messages)
 
 
 class ModelSummarizer:
@@ -89,16 +91,15 @@ class ModelSummarizer:
             or a lost connection.
 
     Example:
-        >>> from langchain_core.messages import AIMessage
         >>> from types import SimpleNamespace
         >>> folding = SimpleNamespace(
-        ...     folded=[HumanMessage("Is the audit done?", id="m1"), AIMessage("Yes.", id="m2")],
+        ...     folded=[HumanMessage("I have done the audit.", id="m1")],
         ...     tail=[], at="2026-01-01T00:00:00Z")
         >>> def model(messages):
-        ...     return '{"done": [{"text": "Audit", "evidence": "m2"}], "next_action": "Cut over"}'
+        ...     return '{"done": [{"text": "Audit", "evidence": "m1"}], "next_action": "Cut over"}'
         >>> update, cost = ModelSummarizer(model)({}, folding)
         >>> update["done"][0]["text"], update["done"][0]["src"], update["next_action"]
-        ('Audit', 'm2', 'Cut over')
+        ('Audit', 'm1', 'Cut over')
         >>> cost["calls"]
         1
     """
@@ -118,7 +119,7 @@ class ModelSummarizer:
         retries: int = 2,
     ) -> None:
         if isinstance(model, str):
-            model = _by_name(model)
+            model = by_name(model)
         if not isinstance(model, Runnable) and not callable(model):
             raise TypeError(
                 "model must be a chat model, the name of one, a Runnable or a function from "
@@ -130,10 +131,10 @@ class ModelSummarizer:
             raise ValueError(f"timeout: seconds above 0 or None, not {timeout!r}")
         if retries < 0:
             raise ValueError(f"retries: 0 or more, not {retries!r}")
-        self.model = _quiet(model) if isinstance(model, Runnable) else model
+        self.model = quiet(model) if isinstance(model, Runnable) else model
         self.timeout, self.retries = timeout, retries
-        self.max_input_tokens = max_input_tokens or _profiled(model)
-        self._with_schema = _with_schema(self.model)
+        self.max_input_tokens = max_input_tokens or profiled_input(model)
+        self._with_schema = with_schema(self.model)
         self._structured = self._with_schema is not None
 
     def __repr__(self) -> str:
@@ -197,7 +198,7 @@ class ModelSummarizer:
 
     async def _acall(self, ask: Ask, config: RunnableConfig) -> Any:
         target = self._target(ask)
-        if isinstance(target, Runnable) and _is_async(self.model):
+        if isinstance(target, Runnable) and is_async(self.model):
             return await target.ainvoke(ask.messages, config)
         if inspect.iscoroutinefunction(target):
             return await target(ask.messages)
@@ -215,17 +216,17 @@ class ModelSummarizer:
             try:
                 answer, taken = yield from self._ask_about(running, todo, folding, limit, spent)
             except _Failed as failed:
-                error = failed.error
-                if not is_overflow(error) or limit // 2 < LEAST_INPUT:
+                error, half = failed.error, min(limit, failed.size) // 2
+                if not is_overflow(error) or half < LEAST_INPUT:
                     cost = spent.cost()
                     raise SummarizerFailed(spent.calls, error, hint(error), cost) from error
-                limit //= 2
+                limit = half
                 continue
             part, count = update_from(answer, running, folding, items)
             running = extend(running, part)
             update = joined(update, part)
             items, todo = items + count, todo[taken:]
-        self.max_input_tokens = limit  # what it does take, if that is less
+        self.max_input_tokens = min(limit, self.max_input_tokens)  # what it has taken
         return Summary(update, spent.cost())
 
     def _ask_about(
@@ -242,10 +243,10 @@ class ModelSummarizer:
             try:
                 answer = yield from self._answer(asked.messages, structured, spent)
             except _Failed as failed:
-                error = failed.error
-                if structured and refuses_structure(error) and not is_overflow(error):
-                    continue
-                raise
+                overflow = is_overflow(failed.error)
+                if not structured or overflow or not refuses_structure(failed.error):
+                    raise
+                continue
             self._structured = structured  # what works is asked for from now on
             return answer, asked.taken
         raise AssertionError("unreachable")
@@ -263,7 +264,7 @@ class ModelSummarizer:
         try:
             return read_answer(reply)
         except ValueError as error:
-            raise _Failed(error) from error
+            raise _Failed(error, messages) from error
 
     def _reply(
         self, messages: list[BaseMessage], structured: bool, spent: Spent
@@ -283,62 +284,7 @@ class ModelSummarizer:
             if tries == self.retries or is_overflow(reply) or not is_transient(reply):
                 break
             yield Wait(backoff(tries, reply))
-        raise _Failed(reply) from reply
-
-
-# -- models ----------------------------------------------------------------------------------
-
-
-def _by_name(name: str) -> BaseChatModel:
-    try:
-        from langchain.chat_models import init_chat_model
-    except ImportError as error:
-        raise MissingPackage(f"model {name!r}", "pip install langchain", str(error)) from error
-    try:
-        return init_chat_model(name)
-    except ImportError as error:
-        package = f"langchain-{name.partition(':')[0].replace('_', '-')}"
-        command = f"pip install {package}" if ":" in name else "see the reason"
-        raise MissingPackage(f"model {name!r}", command, str(error)) from error
-
-
-def _quiet(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
-    """The model without streaming, which is for an audience; also behind `bind` and such."""
-    if isinstance(model, BaseChatModel):
-        return model.model_copy(update={"disable_streaming": True})
-    if isinstance(model, RunnableBindingBase):
-        return model.model_copy(update={"bound": _quiet(model.bound)})
-    return model
-
-
-def _profiled(model: object) -> int:
-    """How much of a prompt to send at once to this model."""
-    profile = getattr(model, "profile", None) if isinstance(model, BaseChatModel) else None
-    takes = (profile or {}).get("max_input_tokens")
-    share = int(takes * _SHARE) if isinstance(takes, int) and takes else _DEFAULT_INPUT
-    return max(LEAST_INPUT, share)
-
-
-def _with_schema(model: object) -> Runnable[Any, Any] | None:
-    """The model made to answer by the schema; None where it is known that it cannot."""
-    if not isinstance(model, BaseChatModel):
-        return None
-    profile = model.profile or {}
-    if profile.get("tool_calling") is False and not profile.get("structured_output"):
-        return None
-    try:
-        return model.with_structured_output(SCHEMA, include_raw=True)
-    except (NotImplementedError, ValueError, TypeError):
-        return None  # each says so in its own way
-
-
-def _is_async(model: object) -> bool:
-    """Whether it can be awaited by itself, and not only in a pool's thread, for which the
-    process would wait."""
-    return not isinstance(model, BaseChatModel) or type(model)._agenerate is not _POOLED._agenerate
-
-
-_POOLED = BaseChatModel
+        raise _Failed(reply, messages) from reply
 
 
 def _marked(config: RunnableConfig | None) -> RunnableConfig:

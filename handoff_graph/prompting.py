@@ -18,7 +18,7 @@ from handoff_graph.transcript import calls_of, is_briefing, message_text
 __all__ = ["FIELDS", "SCHEMA", "Prompt", "prompt", "repair", "tokens"]
 
 _RESULT = 12_000  # characters of a tool result: what matters in it, the model has said itself
-_REPLY = 4_000  # of an answer that is shown to the model again
+_REPLY = 2_000  # of an answer that is shown to the model again
 _ITEM = 300  # of one item of the state
 
 _TEXT = {"type": "string"}

@@ -490,7 +490,7 @@ def test_several_tool_nodes(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_no_summarizer_is_refused() -> None:
-    with pytest.raises(TypeError, match="or a callable .* not int"):
+    with pytest.raises(TypeError, match=r"or a callable .* not int"):
         SummarizerNode(model=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="on_error: one of"):
         SummarizerNode(on_error="ignore")  # type: ignore[arg-type]
