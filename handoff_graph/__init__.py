@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         InvalidTask,
         LedgerError,
         MissingChannel,
+        MissingPackage,
         NotAHandoffDatabase,
         StorageError,
+        SummarizerFailed,
         ThreadDeleted,
         ThreadExists,
         UnknownThread,
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
         UnsupportedSchema,
     )
     from handoff_graph.export import LedgerExporter
+    from handoff_graph.model import ModelSummarizer
     from handoff_graph.nodes import HandoffState, LedgerExportNode, SummarizerNode
     from handoff_graph.saver import HandoffSaver
-    from handoff_graph.summarize import Folding, HeuristicSummarizer, Summarizer
+    from handoff_graph.summarize import Folding, HeuristicSummarizer, Summarizer, Summary
     from handoff_graph.superstep import Saved
     from handoff_graph.task import TaskState, TaskUpdate, merge, task_update
     from handoff_graph.wiring import add_handoff
@@ -57,11 +60,15 @@ __all__ = [
     "LedgerExportNode",
     "LedgerExporter",
     "MissingChannel",
+    "MissingPackage",
+    "ModelSummarizer",
     "NotAHandoffDatabase",
     "Saved",
     "StorageError",
     "Summarizer",
+    "SummarizerFailed",
     "SummarizerNode",
+    "Summary",
     "TaskState",
     "TaskUpdate",
     "ThreadDeleted",
@@ -91,8 +98,10 @@ _HOMES = {
         "InvalidTask",
         "LedgerError",
         "MissingChannel",
+        "MissingPackage",
         "NotAHandoffDatabase",
         "StorageError",
+        "SummarizerFailed",
         "ThreadDeleted",
         "ThreadExists",
         "UnknownThread",
@@ -100,9 +109,10 @@ _HOMES = {
         "UnsupportedSchema",
     ),
     "export": ("LedgerExporter",),
+    "model": ("ModelSummarizer",),
     "nodes": ("HandoffState", "LedgerExportNode", "SummarizerNode"),
     "saver": ("HandoffSaver",),
-    "summarize": ("Folding", "HeuristicSummarizer", "Summarizer"),
+    "summarize": ("Folding", "HeuristicSummarizer", "Summarizer", "Summary"),
     "superstep": ("Saved",),
     "task": ("TaskState", "TaskUpdate", "merge", "task_update"),
     "wiring": ("add_handoff",),

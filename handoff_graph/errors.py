@@ -16,6 +16,8 @@ HandoffError
 ├── UnknownConstraint    a task holds no constraint of this id (also a LookupError)
 ├── UnknownThread        the database holds no such thread (also a LookupError)
 ├── UnreadableRow        what the database holds of a thread is damaged
+├── SummarizerFailed     a model made no summary, whatever was tried
+├── MissingPackage       something asked for needs a package to be installed (also an ImportError)
 └── LedgerError          the ledger could not be written where it should be
 
 HandoffWarning           something was reported instead of raised, so the run could go on
@@ -23,7 +25,7 @@ HandoffWarning           something was reported instead of raised, so the run co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     "CannotWire",
@@ -35,8 +37,10 @@ __all__ = [
     "InvalidTask",
     "LedgerError",
     "MissingChannel",
+    "MissingPackage",
     "NotAHandoffDatabase",
     "StorageError",
+    "SummarizerFailed",
     "ThreadDeleted",
     "ThreadExists",
     "UnknownConstraint",
@@ -261,6 +265,46 @@ class UnreadableRow(HandoffError):
         self.thread, self.table = thread, table
         whose = "a thread" if thread is None else f"thread {thread!r}"
         super().__init__(f"the row of {whose} in {table} is not readable: {reason}")
+
+
+class SummarizerFailed(HandoffError):
+    """A model made no summary; nothing was changed, and nothing of it is used.
+
+    Attributes:
+        attempts: how many calls of the model were made.
+        kind: the name of the last error's type.
+        reason: what the last error said, shortened.
+        cost: what the calls cost all the same: calls, input_tokens, output_tokens, seconds.
+    """
+
+    def __init__(
+        self,
+        attempts: int,
+        error: BaseException,
+        hint: str,
+        cost: Mapping[str, float] | None = None,
+    ) -> None:
+        said = " ".join(str(error).split())
+        self.attempts, self.kind = attempts, type(error).__name__
+        self.reason = said if len(said) <= 300 else said[:299] + "…"
+        self.cost = dict(cost or {})
+        calls = f"{attempts} call{'' if attempts == 1 else 's'}"
+        super().__init__(
+            f"the model made no summary in {calls}; the last error was {self.kind}: "
+            f"{self.reason}. {hint}"
+        )
+
+
+class MissingPackage(HandoffError, ImportError):
+    """Something that was asked for needs a package which is not installed.
+
+    Attributes:
+        command: what installs it.
+    """
+
+    def __init__(self, what: str, command: str, reason: str) -> None:
+        self.command = command
+        super().__init__(f"{what} needs a package that is missing: {command} ({reason})")
 
 
 class LedgerError(HandoffError):

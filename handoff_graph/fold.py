@@ -226,6 +226,7 @@ def complete(
     policy: Policy,
     id: str,
     captured: TaskUpdate | None = None,
+    cost: Mapping[str, float] | None = None,
 ) -> Fold:
     """Merge a summary into the state and render the briefing of the result.
 
@@ -236,6 +237,7 @@ def complete(
         policy: budget and owner.
         id: the message id for the briefing.
         captured: what is recorded of the messages whatever the summary says.
+        cost: what the summary cost in calls of a model, tokens and seconds, if anything.
 
     Raises:
         TypeError: the summary is no update.
@@ -248,7 +250,7 @@ def complete(
         raise TypeError(f"a summarizer returns a TaskUpdate, not {type(summary).__name__}")
     before = merge(state, None)
     merged = extend(extend(before, captured), summary)
-    merged = extend(merged, _bookkeeping(merged, folding, policy))
+    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
         warnings.warn(
@@ -264,17 +266,22 @@ def complete(
     return Fold(after, update_between(before, after), briefing, folding)
 
 
-def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> TaskUpdate:
+def _bookkeeping(
+    state: Mapping[str, Any], folding: Folding, policy: Policy, cost: Mapping[str, float]
+) -> TaskUpdate:
     owner = policy.owner or state["owner"] or "agent"
     last = state["folds"].get(folding.channel, {})
     session: Mapping[str, Any] = next((s for s in state["sessions"] if s["owner"] == owner), {})
-    fold = {
+    fold: dict[str, Any] = {
         "n": int(last.get("n", 0)) + 1,
         "calls": int(last.get("calls", 0)) + folding.calls,
         "anchor": folding.anchor,
         "at": folding.at,
         "phase": state["phase"],
     }
+    spent = _sum(last.get("cost", {}), cost)
+    if spent:
+        fold["cost"] = spent
     span = {
         "owner": owner,
         "from": session.get("from") or folding.at,
@@ -287,6 +294,12 @@ def _bookkeeping(state: Mapping[str, Any], folding: Folding, policy: Policy) -> 
         "folds": {folding.channel: fold},
         "sessions": [span],
     }
+
+
+def _sum(before: Mapping[str, float], cost: Mapping[str, float]) -> dict[str, float]:
+    """What the folds of a channel have cost together; nothing where no model is in use."""
+    names = [*before, *(name for name in cost if name not in before)]
+    return {name: round(before.get(name, 0) + cost.get(name, 0), 3) for name in names}
 
 
 def update_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> TaskUpdate:

@@ -7,10 +7,11 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -18,17 +19,20 @@ from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
 from handoff_graph.channels import declare_task_key
-from handoff_graph.errors import HandoffWarning, MissingChannel
+from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
 from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
+from handoff_graph.model import ModelSummarizer
 from handoff_graph.saver import HandoffSaver
-from handoff_graph.summarize import HeuristicSummarizer, Summarizer
+from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
 from handoff_graph.transcript import briefing_revision, has_open_call, is_transcript, rewrite
 
 __all__ = ["HandoffState", "LedgerExportNode", "SummarizerNode", "saver_of"]
 
 AsyncSummarizer = Callable[[Mapping[str, Any], Folding], Awaitable[TaskUpdate]]
+Model = Summarizer | AsyncSummarizer | ModelSummarizer | Runnable[Any, Any] | str
+OnError = Literal["fallback", "skip", "raise"]
 
 FORCE = "handoff_force"
 """Set true in `config["configurable"]` to have the nodes of that run fold what they can."""
@@ -62,13 +66,17 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
 
     Args:
         every: tool calls between two folds; parallel calls count one each.
-        model: a `Summarizer`: a callable, sync or async, from task state and folding to a
-            `TaskUpdate`. None: the heuristic one, without any model.
+        model: a chat model, the name of one (`"openai:gpt-5-mini"`) or another Runnable, for a
+            `ModelSummarizer`; or a `Summarizer`: a callable, sync or async, from task state and
+            folding to a `TaskUpdate`. None: the heuristic one, without any model.
         keep: newest exchanges that stay word for word.
         max_tokens: fold too when a transcript passes this many approximate tokens; or None.
         budget: tokens that the briefing may take.
         owner: who is working, for the ledger.
         task_key: the channel of the task state.
+        on_error: what to do when a summarizer fails or returns rubbish. `"fallback"`: fold
+            with the heuristic one; `"skip"`: fold nothing this time, the messages stay. Both
+            warn. `"raise"`: let the error end the run.
 
     Example:
         >>> node = SummarizerNode(every=5)
@@ -81,22 +89,28 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
     def __init__(
         self,
         every: int = 10,
-        model: Summarizer | AsyncSummarizer | None = None,
+        model: Model | None = None,
         *,
         keep: int = 1,
         max_tokens: int | None = Policy.max_tokens,
         budget: int = Policy.budget,
         owner: str = "",
         task_key: str = "task",
+        on_error: OnError = "fallback",
     ) -> None:
-        if model is not None and (isinstance(model, Runnable) or not callable(model)):
+        if isinstance(model, (str, Runnable)):
+            model = ModelSummarizer(model)
+        if model is not None and not callable(model):
             raise TypeError(
-                f"model must be a callable (state, folding) -> TaskUpdate, not "
-                f"{type(model).__name__}; see handoff_graph.Summarizer"
+                "model must be a chat model, the name of one, or a callable (state, folding) -> "
+                f"TaskUpdate, not {type(model).__name__}; see handoff_graph.Summarizer"
             )
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error: one of {get_args(OnError)}, not {on_error!r}")
         self.policy = Policy(every, keep, max_tokens, budget, owner)
         declare_task_key(task_key)
         self.model = model
+        self.on_error = on_error
         self.task_key = task_key
         self._heuristic = HeuristicSummarizer()
 
@@ -112,12 +126,15 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         if job.folding is None:
             return self._opened(job)
         try:
-            made = self._summarizer(job.state, job.folding)
+            if isinstance(self.model, ModelSummarizer):
+                made: Any = self.model(job.state, job.folding, config)
+            else:
+                made = self._summarizer(job.state, job.folding)
             if inspect.isawaitable(made):
                 made = _awaited(made)
             return self._result(job, job.folding, made)
         except Exception as error:
-            return self._failed(job, error)
+            return self._failed(job, job.folding, error)
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -127,7 +144,9 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         if job.folding is None:
             return self._opened(job)
         try:
-            if inspect.iscoroutinefunction(self._summarizer):
+            if isinstance(self.model, ModelSummarizer):
+                made: Any = await self.model.acall(job.state, job.folding, config)
+            elif inspect.iscoroutinefunction(self._summarizer):
                 made = await self._summarizer(job.state, job.folding)
             else:
                 made = await asyncio.to_thread(self._summarizer, job.state, job.folding)
@@ -135,11 +154,11 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
                     made = await made
             return self._result(job, job.folding, made)
         except Exception as error:
-            return self._failed(job, error)
+            return self._failed(job, job.folding, error)
 
     @property
     def _summarizer(self) -> Callable[[Mapping[str, Any], Folding], Any]:
-        return self.model or self._heuristic
+        return self._heuristic if self.model is None else cast(Summarizer, self.model)
 
     def has_work(self, state: Any, config: RunnableConfig | None = None) -> bool:
         """Whether a visit with this state would open or fold, or cannot be judged yet.
@@ -209,21 +228,31 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         """What the node writes for a fold that has its summary."""
         captured = self._heuristic.captured(job.state, folding)
         first = str(job.messages[0].id)
-        fold = complete(job.state, folding, summary, self.policy, first, captured)
+        made, cost = summary if isinstance(summary, Summary) else (summary, None)
+        fold = complete(job.state, folding, made, self.policy, first, captured, cost)
         update = merge(job.opening, fold.update) if job.opening else dict(fold.update)
         return {
             self.task_key: update,
             job.channel: rewrite(job.messages, fold.briefing, folding.tail),
         }
 
-    def _failed(self, job: _Job, error: Exception) -> dict[str, Any]:
+    def _failed(self, job: _Job, folding: Folding, error: Exception) -> dict[str, Any]:
+        """What the node writes for a fold whose summary failed."""
+        if self.on_error == "raise":
+            raise error
+        result, done = None, "changed nothing, the turn goes on"
+        if self.on_error == "fallback" and self.model is not None:
+            cost = error.cost if isinstance(error, SummarizerFailed) else {}
+            summary = Summary(self._heuristic(job.state, folding), cost)
+            with suppress(Exception):  # then it was not the summarizer's fault alone
+                result = self._result(job, folding, summary)
+                done = "was replaced by the heuristic one, the turn goes on"
         warnings.warn(
-            f"the summarizer failed and changed nothing, the turn goes on: "
-            f"{type(error).__name__}: {error}",
+            f"the summarizer failed and {done}: {type(error).__name__}: {error}",
             HandoffWarning,
             stacklevel=3,
         )
-        return self._opened(job)
+        return self._opened(job) if result is None else result
 
 
 class LedgerExportNode(Runnable[Any, dict[str, Any]]):

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
     ChannelVersions,
@@ -30,6 +30,7 @@ from handoff_graph.export import LedgerExporter
 from handoff_graph.fold import Policy
 from handoff_graph.maintenance import ThreadMaintenance
 from handoff_graph.mirror import LedgerMirror
+from handoff_graph.model import ModelSummarizer
 from handoff_graph.retention import History, check_history, thread_name
 from handoff_graph.store import Store
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
@@ -84,9 +85,11 @@ class HandoffSaver(ThreadMaintenance):
         _store: Store | None = None,
     ) -> None:
         super().__init__(serde=inner.serde)
-        if inspect.iscoroutinefunction(summarizer):
+        waits = isinstance(summarizer, (str, Runnable, ModelSummarizer))
+        if waits or inspect.iscoroutinefunction(summarizer):
+            found = type(summarizer).__name__ if waits else "a coroutine function"
             raise TypeError(
-                "summarizer: expected a plain function, found a coroutine function. The saver "
+                f"summarizer: expected a plain function, found {found}. The saver "
                 "folds inside put, where nothing may wait; give it to a SummarizerNode instead."
             )
         self.inner = inner

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from langchain_core.messages import (
     AIMessage,
@@ -27,7 +27,7 @@ from handoff_graph.schema import new_id, stamp
 from handoff_graph.task import TaskUpdate
 from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text
 
-__all__ = ["Folding", "HeuristicSummarizer", "Summarizer"]
+__all__ = ["Folding", "HeuristicSummarizer", "Summarizer", "Summary", "in_order"]
 
 
 class Folding(Protocol):
@@ -44,6 +44,18 @@ class Folding(Protocol):
     @property
     def at(self) -> str:
         """The time of this fold, ISO 8601 UTC: the stamp for all it records."""
+
+
+class Summary(NamedTuple):
+    """An update, and what it cost to make.
+
+    Attributes:
+        update: what the folded messages change in the task state.
+        cost: `calls` of a model, `input_tokens`, `output_tokens`, `seconds`; empty if none.
+    """
+
+    update: TaskUpdate
+    cost: dict[str, float]
 
 
 @runtime_checkable
@@ -110,7 +122,7 @@ class HeuristicSummarizer:
         if state.get("status", "not_started") == "not_started":
             update["status"] = "in_progress"
         for section in ("constraints", "notes", "in_progress", "done", "artifacts"):
-            update[section] = _in_order(update[section], folding.at)
+            update[section] = in_order(update[section], folding.at)
         return _stamped(update, folding.at)
 
     def constraints(self, message: BaseMessage) -> list[dict[str, str]]:
@@ -134,7 +146,7 @@ class HeuristicSummarizer:
         seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
         found = [c for m in seen for c in self.constraints(m)]
         update: dict[str, Any] = _objective(state, seen)
-        update["constraints"] = _in_order(found, folding.at)
+        update["constraints"] = in_order(found, folding.at)
         return _stamped(update, folding.at)
 
     def _is_note(self, message: BaseMessage, objective: str) -> bool:
@@ -209,12 +221,18 @@ def _calls(messages: Sequence[BaseMessage]) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def _in_order(items: Sequence[dict[str, str]], at: str) -> list[dict[str, str]]:
-    """Stamp the items of one fold a microsecond apart, so that they keep their order."""
+def in_order(items: Sequence[dict[str, str]], at: str, first: int = 0) -> list[dict[str, str]]:
+    """Stamp the items of one fold a microsecond apart, so that they keep their order.
+
+    Args:
+        items: items of one section.
+        at: the time of the fold.
+        first: how many items of this fold came before.
+    """
     start = datetime.fromisoformat(at.replace("Z", "+00:00"))
     return [
         {**item, "at": stamp(start + timedelta(microseconds=number))}
-        for number, item in enumerate(items)
+        for number, item in enumerate(items, first)
     ]
 
 

@@ -15,6 +15,7 @@ from handoff_graph.schema import MARK, ROLLS_UP, SCALARS, SECTIONS, STATUSES, WO
 
 __all__ = [
     "BOOKKEEPING",
+    "COSTS",
     "check_names",
     "check_state",
     "read_folds",
@@ -31,6 +32,9 @@ BOOKKEEPING = frozenset(
     {*SECTIONS, "rolled_up", "folds", "stamps", "revision", "updated", "at", "by", MARK}
 )
 """The fields that are not settled by name and stamp alone."""
+
+COSTS = ("calls", "input_tokens", "output_tokens", "seconds")
+"""What is counted of the model calls that folds have made."""
 
 _MAX_COUNT = 2**53  # what any JSON reader takes exactly, with room to count on
 _MAX_DEPTH = 100  # what every JSON writer takes, with room for what goes around it
@@ -192,7 +196,7 @@ def read_stamps(update: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_folds(update: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`{channel: {n, anchor, calls, at, phase}}` of an update, of which only `n` must be."""
+    """`{channel: {n, anchor, calls, at, phase, cost}}` of an update; only `n` must be there."""
     folds = _object(update, "folds", "an object of {channel: fold}")
     for channel, entry in folds.items():
         if not isinstance(entry, Mapping):
@@ -201,7 +205,22 @@ def read_folds(update: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         _count(f"folds.{channel}.calls", entry.get("calls", 0))
         for name in ("anchor", "at", "phase"):
             _string(f"folds.{channel}.{name}", entry.get(name, ""))
+        _cost(f"folds.{channel}.cost", entry.get("cost", {}))
     return folds
+
+
+def _cost(path: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidTask(path, "an object of counts", value)
+    for name, spent in value.items():
+        if name == "seconds":
+            # A boolean is an int to Python.
+            if isinstance(spent, bool) or not isinstance(spent, (int, float)) or spent < 0:
+                raise InvalidTask(f"{path}.{name}", "a number of seconds", spent)
+        elif name in COSTS:
+            _count(f"{path}.{name}", spent)
+        else:
+            raise InvalidTask(f"{path}.{name}", "one of " + ", ".join(COSTS), spent)
 
 
 def read_rolled_up(update: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
