@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from handoff_graph.constraints import active, is_step, proposals
 from handoff_graph.task import extend
 
 __all__ = ["DEFAULT_BUDGET", "Fitted", "fit", "plain_line", "render_briefing", "tokens"]
@@ -69,6 +70,7 @@ def render_briefing(state: Mapping[str, Any]) -> str:
         constraint word for word.
     """
     lines = [_HEAD, ""]
+    proposed = proposals(state)
     for label, name in (
         ("Task", "title"),
         ("Objective", "objective"),
@@ -78,14 +80,17 @@ def render_briefing(state: Mapping[str, Any]) -> str:
         if state.get(name):
             lines.append(f"{label}: {_safe(state[name])}")
     for label, section, render in _PARTS:
-        items = state.get(section, ())
+        items = _RULES[label](state) if label in _RULES else state.get(section, ())
         rolled = int(state.get("rolled_up", {}).get(section, {}).get("count", 0))
         if not items and not rolled:
             continue
         lines += ["", f"{label}:"]
         if rolled:
             lines.append(f"- ({rolled} earlier ones are in the journal: handoff log)")
-        lines += [f"- [{_safe(item['id'])}] {render(item)}{_by(item)}" for item in items]
+        lines += [
+            f"- [{_safe(item['id'])}] {render(item)}{_by(item)}{_mark(item, proposed)}"
+            for item in items
+        ]
     if state.get("next_action"):
         lines += ["", f"Next action: {_safe(state['next_action'])}"]
     return "\n".join(lines)
@@ -97,6 +102,22 @@ def _safe(text: object) -> str:
 
 def _by(item: Mapping[str, Any]) -> str:
     return f" — {_safe(item['by'])}" if item.get("by") else ""
+
+
+def _mark(item: Mapping[str, Any], proposed: Mapping[str, Any]) -> str:
+    if item.get("outcome") == "claimed":
+        return " (said to be done, without evidence: check)"
+    if item.get("text") in proposed:
+        return " (its retirement is proposed and not confirmed: it binds)"
+    return ""
+
+
+def _standing_rules(state: Mapping[str, Any]) -> list[Any]:
+    return [rule for rule in active(state) if not is_step(rule)]
+
+
+def _step_rules(state: Mapping[str, Any]) -> list[Any]:
+    return [rule for rule in active(state) if is_step(rule)]
 
 
 def _text(item: Mapping[str, Any]) -> str:
@@ -119,8 +140,10 @@ def _secret(item: Mapping[str, Any]) -> str:
     return _safe(item["name"]) + (f": in {_safe(item['where'])}" if item.get("where") else "")
 
 
+_RULES = {"Constraints": _standing_rules, "For the step only in which it was said": _step_rules}
 _PARTS = (
     ("Constraints", "constraints", _text),
+    ("For the step only in which it was said", "constraints", _text),
     ("Blocked", "blocked", _blocked),
     ("In progress", "in_progress", _text),
     ("Done", "done", _text),

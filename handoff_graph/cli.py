@@ -20,6 +20,7 @@ import click
 
 from handoff_graph import catalog, cli_storage, console
 from handoff_graph.cli_options import answer_options
+from handoff_graph.constraints import active
 from handoff_graph.errors import HandoffError, UnreadableRow
 from handoff_graph.reader import open_readonly
 from handoff_graph.standing import Standing, ledger_standing
@@ -193,7 +194,7 @@ def _resume_data(found: catalog.Thread, standing: Standing, db: str) -> dict[str
         **_row(found, db),
         "ledger_path": found.ledger,
         "ready": found.state is not None,
-        "constraints": [item["text"] for item in state.get("constraints", ())],
+        "constraints": [item["text"] for item in active(state)],
         "counts": _counts(state),
         "next_action": state.get("next_action", ""),
         "ledger": standing.word,
@@ -214,7 +215,7 @@ def _resume_lines(found: catalog.Thread, standing: Standing) -> Iterator[str]:
     for item in state["blocked"]:
         needs = f" (needs: {item['needs']})" if item.get("needs") else ""
         yield f"blocked: {item['text']}{needs}"
-    for item in state["constraints"]:
+    for item in active(state):
         yield f"constraint: {item['text']}"
     if state["next_action"]:
         yield f"next: {state['next_action']}"

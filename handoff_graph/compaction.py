@@ -168,7 +168,8 @@ def fold_channels(
         captured = HeuristicSummarizer().captured(state, folding)
         summary = summarizer(state, folding)
         briefing_id = f"handoff-briefing-{name}"
-        done = complete(state, folding, summary, policy, briefing_id, captured)
+        trusted = type(summarizer) is HeuristicSummarizer
+        done = complete(state, folding, summary, policy, briefing_id, captured, trusted=trusted)
         head = _after_fold(head, name, messages, done, rebuilt)
     return head
 

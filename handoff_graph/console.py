@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from handoff_graph.briefing import plain_line
+from handoff_graph.constraints import active
 
 if TYPE_CHECKING:
     from handoff_graph.catalog import Revision
@@ -97,7 +98,7 @@ def state(task: Mapping[str, Any], thread: str) -> None:
         "secrets",
         "notes",
     ):
-        items = task[section]
+        items = active(task) if section == "constraints" else task[section]
         rolled = task["rolled_up"].get(section, {}).get("count", 0)
         if not items and not rolled:
             continue

@@ -7,25 +7,16 @@ more later, it binds again. Pure.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from handoff_graph.binding import sentences
 from handoff_graph.errors import UnknownConstraint
 from handoff_graph.schema import Item, TaskUpdate, new_id, utc_now
 
-__all__ = ["active", "is_step", "lifted_in", "proposals", "retire", "retired"]
+__all__ = ["active", "is_step", "proposals", "retire", "retired", "step_over"]
 
 CONFIRMED: Literal["confirmed"] = "confirmed"
 PROPOSED: Literal["proposed"] = "proposed"
-
-_LIFTS = re.compile(
-    r"\b(?:retire[sd]?|lift(?:s|ed)?|drop(?:s|ped)?|cancel(?:s|l?ed)?|revoke[sd]?|rescind(?:s|ed)?"
-    r"|waive[sd]?|withdraw[ns]?|remove[sd]?|no\s+longer\s+(?:applies|binds|holds|needed))\b",
-    re.IGNORECASE,
-)
-_KEEPS = re.compile(r"\b(?:not|never|don't|dont|didn't)\b|\?\s*$", re.IGNORECASE)
 
 
 def active(state: Mapping[str, Any]) -> list[Item]:
@@ -54,6 +45,19 @@ def retired(state: Mapping[str, Any]) -> list[Item]:
     return [c for c in state.get("constraints", ()) if _said_in(c) <= gone.get(c["text"], set())]
 
 
+def step_over(state: Mapping[str, Any], at: str) -> TaskUpdate:
+    """An update that retires what was said for one step only: a phase of the task has ended."""
+    ended = [
+        item
+        for rule in active(state)
+        if is_step(rule)
+        for item in retire(
+            state, rule["id"], why="Its step is over: the phase changed.", by="handoff", at=at
+        )["retirements"]
+    ]
+    return {"at": at, "retirements": ended}
+
+
 def proposals(state: Mapping[str, Any]) -> dict[str, Item]:
     """The retirements that wait for a person, by the text of the constraint, which still binds."""
     binding = {c["text"] for c in active(state)}
@@ -78,6 +82,7 @@ def retire(
     src: str = "",
     at: str | None = None,
     standing: Literal["confirmed", "proposed"] = "confirmed",
+    later: Collection[str] = (),
 ) -> TaskUpdate:
     """An update that retires a constraint, or proposes to.
 
@@ -89,6 +94,7 @@ def retire(
         src: the message in which they say it, if it was one.
         at: ISO 8601 time; now, if left out.
         standing: `proposed` where a person has yet to confirm: until then it binds.
+        later: messages behind that one; a constraint that they say again binds on.
 
     Raises:
         UnknownConstraint: no constraint has this id.
@@ -107,35 +113,12 @@ def retire(
         "rule": rule["text"],
         "constraint": constraint,
         "standing": standing,
-        "covers": sorted(_said_in(rule)),
+        "covers": sorted(_said_in(rule) - set(later)),
         "by": by,
         "src": src,
         "at": stamp,
     }
     return {"at": stamp, "retirements": [item]}
-
-
-def lifted_in(text: str, state: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The active constraints that a person's message lifts: `(constraint id, sentence)`.
-
-    Only one that the sentence names by its id or word for word; whatever else may be meant is
-    for a review.
-
-    Example:
-        >>> from handoff_graph import merge, task_update
-        >>> state = merge({}, task_update(constraints=[{"id": "c1", "text": "No deploys."}]))
-        >>> lifted_in("Good news. You can drop [c1], the freeze is over.", state)
-        [('c1', 'You can drop [c1], the freeze is over.')]
-    """
-    found: list[tuple[str, str]] = []
-    for sentence in sentences(text) if _LIFTS.search(text) else ():
-        for rule in active(state):
-            named = re.search(rf"(?<![\w-]){re.escape(rule['id'])}(?![\w-])", sentence)
-            quoted = rule["text"] in sentence
-            rest = sentence.replace(rule["text"], " ")
-            if (named or quoted) and _LIFTS.search(rest) and not _KEEPS.search(rest):
-                found.append((rule["id"], sentence))
-    return found
 
 
 def _covered(state: Mapping[str, Any]) -> dict[str, set[str]]:

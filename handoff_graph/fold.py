@@ -15,7 +15,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
 from handoff_graph.briefing import DEFAULT_BUDGET, fit, render_briefing
+from handoff_graph.constraints import step_over
 from handoff_graph.errors import HandoffWarning
+from handoff_graph.guard import Guarded, guard
+from handoff_graph.identifiers import repeated
+from handoff_graph.schema import canonical
 from handoff_graph.task import TaskUpdate, blank_state, content, extend, merge
 from handoff_graph.transcript import (
     approximate_tokens,
@@ -24,6 +28,7 @@ from handoff_graph.transcript import (
     has_open_call,
     is_briefing,
     message_keys,
+    message_text,
     split,
 )
 
@@ -227,6 +232,8 @@ def complete(
     id: str,
     captured: TaskUpdate | None = None,
     cost: Mapping[str, float] | None = None,
+    *,
+    trusted: bool = False,
 ) -> Fold:
     """Merge a summary into the state and render the briefing of the result.
 
@@ -238,6 +245,7 @@ def complete(
         id: the message id for the briefing.
         captured: what is recorded of the messages whatever the summary says.
         cost: what the summary cost in calls of a model, tokens and seconds, if anything.
+        trusted: whether it is the heuristic's, which records nothing without evidence.
 
     Raises:
         TypeError: the summary is no update.
@@ -249,8 +257,13 @@ def complete(
     if not isinstance(summary, Mapping):
         raise TypeError(f"a summarizer returns a TaskUpdate, not {type(summary).__name__}")
     before = merge(state, None)
-    merged = extend(extend(before, captured), summary)
-    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}))
+    merged = extend(before, captured)
+    let = Guarded(summary, [], []) if trusted else guard(merged, folding, summary)
+    merged = extend(merged, let.update)
+    if merged["phase"] != before["folds"].get(folding.channel, {}).get("phase", ""):
+        merged = extend(merged, step_over(before, folding.at))
+    drift = _drift(merged, folding, let)
+    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}, drift))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
         warnings.warn(
@@ -266,8 +279,24 @@ def complete(
     return Fold(after, update_between(before, after), briefing, folding)
 
 
+def _drift(state: Mapping[str, Any], folding: Folding, let: Guarded) -> dict[str, Any]:
+    """The report of a fold: what went, what the guard did, which names are known no more."""
+    texts = [message_text(m) for m in folding.folded if not is_briefing(m)]
+    known = canonical(content(state)) + "".join(message_text(m) for m in folding.tail)
+    report = {
+        "put_back": let.put_back,
+        "refused": let.refused,
+        "missing": repeated(texts, known),
+    }
+    return {"folded": len(folding.folded), **{k: v for k, v in report.items() if v}}
+
+
 def _bookkeeping(
-    state: Mapping[str, Any], folding: Folding, policy: Policy, cost: Mapping[str, float]
+    state: Mapping[str, Any],
+    folding: Folding,
+    policy: Policy,
+    cost: Mapping[str, float],
+    drift: Mapping[str, Any],
 ) -> TaskUpdate:
     owner = policy.owner or state["owner"] or "agent"
     last = state["folds"].get(folding.channel, {})
@@ -278,6 +307,7 @@ def _bookkeeping(
         "anchor": folding.anchor,
         "at": folding.at,
         "phase": state["phase"],
+        "drift": drift,
     }
     spent = _sum(last.get("cost", {}), cost)
     if spent:

@@ -48,10 +48,17 @@ class _Window(Protocol):
 
 
 class Guarded(NamedTuple):
-    """What of a summary counts, and what was refused of it, each in a line."""
+    """What of a summary counts.
+
+    Attributes:
+        update: what may reach the task state.
+        refused: what may not, each in a line.
+        put_back: what a summary that gives the whole state has left out or reworded, and stays.
+    """
 
     update: TaskUpdate
     refused: list[str]
+    put_back: list[str]
 
 
 class _Call(NamedTuple):
@@ -87,6 +94,7 @@ class _Guard:
         self.people = {key: text for key, m, text in self.said if isinstance(m, HumanMessage)}
         self.work = {item["id"]: (name, item) for name in WORK for item in state[name]}
         self.refused: list[str] = []
+        self.put_back: list[str] = []
         self.update: dict[str, Any] = {}
 
     def run(self, summary: Mapping[str, Any]) -> Guarded:
@@ -100,11 +108,26 @@ class _Guard:
                 self._section(name, items)
             else:
                 self._scalar(name, read_json(name, value))
+        if MARK in summary:
+            self._left_out(summary)
         update = {name: value for name, value in self.update.items() if value}
-        refused = self.refused[:_LISTED]
-        if len(self.refused) > _LISTED:
-            refused.append(f"and {len(self.refused) - _LISTED} more")
-        return Guarded({**update, "at": self.at}, refused)  # type: ignore[typeddict-item]
+        return Guarded(
+            {**update, "at": self.at},  # type: ignore[typeddict-item]
+            _some(self.refused),
+            _some(self.put_back),
+        )
+
+    def _left_out(self, summary: Mapping[str, Any]) -> None:
+        """A summary that gives a whole state says by omission that the rest is gone."""
+        for name in ("constraints", "in_progress", "blocked"):
+            named = {str(i.get("id")) for i in summary.get(name, ()) if isinstance(i, Mapping)}
+            moved = {str(i.get("id")) for i in summary.get("done", ()) if isinstance(i, Mapping)}
+            for item in self.state[name]:
+                if item["id"] not in named | moved:
+                    self._keep(name, item)
+
+    def _keep(self, section: str, item: Mapping[str, Any]) -> None:
+        self.put_back.append(f"{section} [{item['id']}] {_short(str(item['text']), _SHOWN)}")
 
     def _refuse(self, what: str, text: object) -> None:
         self.refused.append(f"{what}: {_short(str(text), _SHOWN)}")
@@ -140,9 +163,11 @@ class _Guard:
     # -- rules -----------------------------------------------------------------------------
 
     def _constraints(self, name: str, item: dict[str, Any]) -> None:
-        known = {c["text"] for c in self.state["constraints"]}
-        if item["text"] in known:
+        known = {c["id"]: c for c in self.state["constraints"]}
+        if item["text"] in {c["text"] for c in known.values()}:
             return
+        if item["id"] in known:
+            self._keep(name, known[item["id"]])
         quoted = self._quoted(item["text"])
         if not quoted:
             self._refuse("constraint without a source", item["text"])
@@ -264,6 +289,11 @@ def _calls(messages: Sequence[BaseMessage]) -> dict[str, _Call]:
             found[key] = _Call(outcome, _flat(f"{asked} -> {result}"))
     found.pop("", None)
     return found
+
+
+def _some(lines: list[str]) -> list[str]:
+    more = len(lines) - _LISTED
+    return lines if more <= 0 else [*lines[:_LISTED], f"and {more} more"]
 
 
 def _meet(sentence: str, wanted: str) -> bool:

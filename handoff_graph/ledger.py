@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from handoff_graph.briefing import plain_line
+from handoff_graph.constraints import active, proposals, retired
 
 __all__ = ["FrontMatter", "ledger_name", "read_front_matter", "render_ledger"]
 
@@ -115,7 +116,7 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
     if state["objective"]:
         lines += ["## Objective", _data(state["objective"]), ""]
     for heading, section, render in _SECTIONS:
-        items = state[section]
+        items = active(state) if section == "constraints" else state[section]
         rolled = int(state["rolled_up"].get(section, {}).get("count", 0))
         if not items and not rolled:
             continue
@@ -125,6 +126,8 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
             lines.append("")
         lines += [render(item) for item in items]
         lines.append("")
+        if section == "constraints":
+            lines += _retired(state)
     if state["next_action"]:
         lines += ["## Next action", _data(state["next_action"]), ""]
     if state["sessions"]:
@@ -134,7 +137,37 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
             "| --- | --- | --- | ---: | --- |",
         ]
         lines += [_session(session) for session in state["sessions"]]
-    return lines
+        lines.append("")
+    return [*lines, *_drift(state)]
+
+
+def _retired(state: Mapping[str, Any]) -> list[str]:
+    """What does not bind any more, folded away, and what somebody proposes to lift."""
+    lines: list[str] = []
+    for item in proposals(state).values():
+        rule = f"- retirement of [{_inline(item['constraint'])}] proposed{_by(item)}"
+        lines.append(f"{rule}: {_inline(item['text'])} (it binds until a person confirms)")
+    gone = retired(state)
+    if gone:
+        whys = {i["rule"]: i for i in state["retirements"] if i.get("standing") == "confirmed"}
+        lines += ["", "<details><summary>Retired constraints</summary>", ""]
+        for old in gone:
+            item = whys[old["text"]]
+            lines.append(f"{_said(old)}; retired{_by(item)}: {_inline(item['text'])}")
+        lines += ["", "</details>"]
+    return [*lines, ""] if lines else []
+
+
+def _drift(state: Mapping[str, Any]) -> list[str]:
+    """What the guard did in the last fold of each transcript, if it did anything."""
+    lines: list[str] = []
+    for channel, entry in state["folds"].items():
+        report = entry.get("drift", {})
+        for name, said in _REPORTS.items():
+            if report.get(name):
+                listed = "; ".join(_inline(line) for line in report[name])
+                lines.append(f"- {_inline(channel)}, fold {entry['n']}: {said}: {listed}")
+    return ["## Last fold", *lines] if lines else []
 
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -167,7 +200,8 @@ def _done(item: Mapping[str, Any]) -> str:
 
 
 def _open(item: Mapping[str, Any]) -> str:
-    return f"- [ ] [{_inline(item['id'])}] {_inline(item['text'])}"
+    claim = " (claimed done, no evidence)" if item.get("outcome") == "claimed" else ""
+    return f"- [ ] [{_inline(item['id'])}] {_inline(item['text'])}{claim}"
 
 
 def _blocked(item: Mapping[str, Any]) -> str:
@@ -177,6 +211,17 @@ def _blocked(item: Mapping[str, Any]) -> str:
 
 def _said(item: Mapping[str, Any]) -> str:
     return f"- [{_inline(item['id'])}] {_inline(item['text'])}{_by(item)}"
+
+
+def _rule(item: Mapping[str, Any]) -> str:
+    scope = _SCOPES.get(str(item.get("scope")), "")
+    return f"- [{_inline(item['id'])}] {_inline(item['text'])}{scope}{_by(item)}"
+
+
+_SCOPES = {
+    "step": " (for the step only in which it was said)",
+    "unclear": " (standing, or for one step only? please review)",
+}
 
 
 def _decision(item: Mapping[str, Any]) -> str:
@@ -204,8 +249,13 @@ def _session(item: Mapping[str, Any]) -> str:
     return "| " + " | ".join(_inline(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
+_REPORTS = {
+    "put_back": "put back",
+    "refused": "refused",
+    "missing": "named more than once, and not in the record",
+}
 _SECTIONS = (
-    ("Constraints", "constraints", _said),
+    ("Constraints", "constraints", _rule),
     ("Done", "done", _done),
     ("In progress", "in_progress", _open),
     ("Blocked", "blocked", _blocked),
@@ -214,6 +264,8 @@ _SECTIONS = (
     ("Artifacts", "artifacts", _artifact),
     ("Secrets handling", "secrets", _secret),
     ("Notes", "notes", _said),
+    ("Said by a model without a source (no rules)", "unsourced", _said),
+    ("Reviews", "reviews", _said),
 )
 
 

@@ -132,7 +132,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
                 made = self._summarizer(job.state, job.folding)
             if inspect.isawaitable(made):
                 made = _awaited(made)
-            return self._result(job, job.folding, made)
+            return self._result(job, job.folding, made, trusted=self.model is None)
         except Exception as error:
             return self._failed(job, job.folding, error)
 
@@ -152,7 +152,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
                 made = await asyncio.to_thread(self._summarizer, job.state, job.folding)
                 if inspect.isawaitable(made):
                     made = await made
-            return self._result(job, job.folding, made)
+            return self._result(job, job.folding, made, trusted=self.model is None)
         except Exception as error:
             return self._failed(job, job.folding, error)
 
@@ -224,12 +224,16 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         """What the node writes where nothing is folded."""
         return {self.task_key: dict(job.opening)} if job.opening else {}
 
-    def _result(self, job: _Job, folding: Folding, summary: Any) -> dict[str, Any]:
+    def _result(
+        self, job: _Job, folding: Folding, summary: Any, *, trusted: bool
+    ) -> dict[str, Any]:
         """What the node writes for a fold that has its summary."""
         captured = self._heuristic.captured(job.state, folding)
         first = str(job.messages[0].id)
         made, cost = summary if isinstance(summary, Summary) else (summary, None)
-        fold = complete(job.state, folding, made, self.policy, first, captured, cost)
+        fold = complete(
+            job.state, folding, made, self.policy, first, captured, cost, trusted=trusted
+        )
         update = merge(job.opening, fold.update) if job.opening else dict(fold.update)
         return {
             self.task_key: update,
@@ -245,7 +249,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             cost = error.cost if isinstance(error, SummarizerFailed) else {}
             summary = Summary(self._heuristic(job.state, folding), cost)
             with suppress(Exception):  # then it was not the summarizer's fault alone
-                result = self._result(job, folding, summary)
+                result = self._result(job, folding, summary, trusted=True)
                 done = "was replaced by the heuristic one, the turn goes on"
         warnings.warn(
             f"the summarizer failed and {done}: {type(error).__name__}: {error}",

@@ -22,9 +22,10 @@ from langchain_core.messages import (
     SystemMessage,
 )
 
-from handoff_graph.binding import BindingDetector, binding_sentences, sentences
+from handoff_graph.binding import BindingDetector, binding_sentences, scope_of, sentences
+from handoff_graph.lifting import lifted
 from handoff_graph.schema import new_id, stamp
-from handoff_graph.task import TaskUpdate
+from handoff_graph.task import TaskUpdate, extend, merge
 from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text
 
 __all__ = ["Folding", "HeuristicSummarizer", "Summarizer", "Summary", "in_order"]
@@ -138,15 +139,22 @@ class HeuristicSummarizer:
             digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
             rule = f"Follow the system policy: {len(found)} rules, sha256 {digest}."
             return [{"text": rule, **said}]
-        return [{"text": sentence, **said} for sentence in found]
+        scopes = {sentence: scope_of(sentence) for sentence in found}
+        return [
+            {"text": sentence, **said, **({} if scope == "standing" else {"scope": scope})}
+            for sentence, scope in scopes.items()
+        ]
 
     def captured(self, state: Mapping[str, Any], folding: Folding) -> TaskUpdate:
         """What is recorded under every other summarizer, before it looks at anything:
-        the objective and the constraints."""
+        the objective, the constraints, and which of them people have lifted."""
         seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
         found = [c for m in seen for c in self.constraints(m)]
         update: dict[str, Any] = _objective(state, seen)
         update["constraints"] = in_order(found, folding.at)
+        update["retirements"] = lifted(extend(merge(state, None), update), seen, folding.at)
+        lifting = {item["text"] for item in update["retirements"]}
+        update["constraints"] = [c for c in update["constraints"] if c["text"] not in lifting]
         return _stamped(update, folding.at)
 
     def _is_note(self, message: BaseMessage, objective: str) -> bool:

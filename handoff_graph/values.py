@@ -196,7 +196,7 @@ def read_stamps(update: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_folds(update: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`{channel: {n, anchor, calls, at, phase, cost}}` of an update; only `n` must be there."""
+    """`{channel: {n, anchor, calls, at, phase, cost, drift}}` of an update; only `n` must be."""
     folds = _object(update, "folds", "an object of {channel: fold}")
     for channel, entry in folds.items():
         if not isinstance(entry, Mapping):
@@ -206,6 +206,7 @@ def read_folds(update: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for name in ("anchor", "at", "phase"):
             _string(f"folds.{channel}.{name}", entry.get(name, ""))
         _cost(f"folds.{channel}.cost", entry.get("cost", {}))
+        _object(entry, "drift", "an object")
     return folds
 
 

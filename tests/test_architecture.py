@@ -23,7 +23,7 @@ FLOORS = [
     {"values"},
     {"task", "binding"},
     {"diff", "transcript", "constraints"},
-    {"briefing", "guard"},
+    {"briefing", "guard", "lifting"},
     {"summarize", "ledger", "journal", "fold"},
     {"prompting", "calling"},
     {"answers", "clients"},
@@ -58,6 +58,7 @@ PURE = {
 NO_GRAPH = PURE | {
     "transcript",
     "guard",
+    "lifting",
     "summarize",
     "prompting",
     "answers",

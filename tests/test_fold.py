@@ -43,7 +43,7 @@ def fold(messages: list[BaseMessage], state: Any = None, policy: Policy = POLICY
     folding = prepare("messages", messages, policy, utc_now())
     assert folding is not None
     summary = HeuristicSummarizer()(state or {}, folding)
-    return complete(state or {}, folding, summary, policy, "b")
+    return complete(state or {}, folding, summary, policy, "b", trusted=True)
 
 
 # -- due -------------------------------------------------------------------------------------
