@@ -32,6 +32,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from model_stub import Answer, Cut, Raw, Refusal, Slow, Status, Stub, Text, serve
 
 from handoff_graph import (
@@ -751,14 +752,21 @@ def test_no_new_tool_call_no_model_call() -> None:
     model, asked = scripted(GOOD)
     graph = wired(12, InMemorySaver(), model=model)
     graph.invoke(request(), config())
-    assert len(asked) == 1
-    node = SummarizerNode(model=model)
-    state = graph.get_state(config()).values
-    for more in ({}, {"handoff_force": True}):
-        folded = {**state, "messages": state["messages"][:-1]}
-        start = {"messages": [], "task": {}}
-        assert node.invoke({**folded, **(start if more else {})}, config(**more)) == {}
     graph.invoke({"messages": [HumanMessage("Thanks!", id="m2")]}, config())
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_fold_right_after_a_fold_makes_no_call(forced: bool) -> None:
+    model, asked = scripted(GOOD)
+    node = SummarizerNode(every=2, model=model)
+    writes = node.invoke(LONG)
+    after = {
+        "messages": add_messages(LONG["messages"], writes["messages"]),
+        "task": merge({}, writes["task"]),
+    }
+    assert is_briefing(after["messages"][0])
+    assert node.invoke(after, config(handoff_force=forced)) == {}
     assert len(asked) == 1
 
 
