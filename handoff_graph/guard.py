@@ -31,7 +31,8 @@ _LOOKED_AT = 2_000  # characters of a result that may show that an item is done
 
 _OURS = frozenset({MARK, "revision", "updated", "rolled_up", "folds", "stamps", "at", "by"})
 _SETTLED = frozenset({"objective", "title", "owner", "phase", "sessions", "reviews", "unsourced"})
-_WORD = re.compile(r"[^\W_]{4,}")
+_WORD = re.compile(r"[^\W_]+")
+_STEM = 4  # letters by which two words are taken for the same
 
 
 class _Window(Protocol):
@@ -301,7 +302,9 @@ def _meet(sentence: str, wanted: str) -> bool:
 
 
 def _words(text: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(text)}
+    """The stems of the longer words, and whatever has a digit in it."""
+    words = [word.lower() for word in _WORD.findall(text)]
+    return {w[:_STEM] for w in words if len(w) >= _STEM} | {w for w in words if not w.isalpha()}
 
 
 def _flat(text: str) -> str:
