@@ -74,12 +74,14 @@ class Head:
         journaled: the state that the journal holds, where that is not `state` itself: a
             milestone knows more than its revision.
         given: the very object that the graph's task channel held, to know it again.
+        unseen: the state with a person's change in it, while the running graph's has it not.
     """
 
     state: dict[str, Any] | None = None
     channels: Mapping[str, Channel] = field(default_factory=dict)
     journaled: dict[str, Any] | None = None
     given: Any = field(default=None, repr=False, compare=False)
+    unseen: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def recorded(self) -> dict[str, Any] | None:

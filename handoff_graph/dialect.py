@@ -25,6 +25,7 @@ class Dialect:
         writes: the table of pending writes.
         value: its column for a serialized value.
         blobs: the table of channel values, or `""` where checkpoints hold them.
+        json: the type of a column of metadata.
         run_id: the id of the run that stored a checkpoint, as an expression on `checkpoints`.
         tables: every table with rows of a thread, with the columns to copy besides `thread_id`.
     """
@@ -32,6 +33,7 @@ class Dialect:
     writes: str
     value: str
     blobs: str
+    json: str
     run_id: str
     tables: Mapping[str, str]
 
@@ -86,6 +88,7 @@ SQLITE = Dialect(
     writes="writes",
     value="value",
     blobs="",
+    json="BLOB",
     # A bare saver stores NaN in metadata, which is no JSON.
     run_id="CASE WHEN json_valid(CAST(metadata AS TEXT))"
     " THEN json_extract(CAST(metadata AS TEXT), '$.run_id') END",
@@ -100,6 +103,7 @@ POSTGRES = Dialect(
     writes="checkpoint_writes",
     value="blob",
     blobs="checkpoint_blobs",
+    json="jsonb",
     run_id="metadata ->> 'run_id'",
     tables={
         "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,"

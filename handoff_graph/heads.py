@@ -16,6 +16,7 @@ from handoff_graph.channels import task_channel
 from handoff_graph.codec import Codec
 from handoff_graph.compaction import Head, recover
 from handoff_graph.deltas import open_deltas, rebuilt
+from handoff_graph.edits import EDIT, edited
 from handoff_graph.milestones import MILESTONE, restored, revision_of, task_of
 from handoff_graph.retention import Address, thread_name
 from handoff_graph.steps import Inner, Steps
@@ -47,12 +48,17 @@ def read_checkpoint(config: RunnableConfig, codec: Codec) -> Steps[CheckpointTup
 
 
 def whole(saved: CheckpointTuple, codec: Codec) -> Steps[CheckpointTuple]:
-    """A checkpoint with its task and briefing back in it, if it is a milestone."""
-    if MILESTONE not in saved.metadata:
-        return saved
-    mark, state = yield from _marked(saved, codec)
-    values = restored(saved.checkpoint["channel_values"], mark, task_of(mark, state))
-    return saved._replace(checkpoint={**saved.checkpoint, "channel_values": values})
+    """A checkpoint with its task and briefing back in it, if it is a milestone, and with what
+    a person has changed beside it."""
+    if MILESTONE in saved.metadata:
+        mark, state = yield from _marked(saved, codec)
+        values = restored(saved.checkpoint["channel_values"], mark, task_of(mark, state))
+        saved = saved._replace(checkpoint={**saved.checkpoint, "channel_values": values})
+    if EDIT in saved.metadata:
+        at, revision = address(saved.config), cast(Any, saved.metadata)[EDIT]
+        edit = yield from journal.state_at(at.thread_id, at.ns, revision, codec)
+        return saved if edit is None else edited(saved, edit)
+    return saved
 
 
 def head_of(saved: CheckpointTuple, incoming: Mapping[str, Any], codec: Codec) -> Steps[Head]:
@@ -72,7 +78,7 @@ def head_of(saved: CheckpointTuple, incoming: Mapping[str, Any], codec: Codec) -
     channel = task_channel(values)
     if channel is not None:
         return Head(values[channel])
-    revision = revision_of(values)
+    revision = max(revision_of(values), cast(Any, saved.metadata).get(EDIT, 0))
     state = None
     if revision:
         state = yield from journal.state_at(at.thread_id, at.ns, revision, codec)

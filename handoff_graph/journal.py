@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from handoff_graph.codec import ENCRYPTED, PLAIN, Codec, dumps, storable
 from handoff_graph.diff import apply_change, diff
@@ -24,6 +24,7 @@ from handoff_graph.task import upcast
 
 __all__ = [
     "HeadRow",
+    "Position",
     "append",
     "begin_session",
     "check_version",
@@ -31,10 +32,10 @@ __all__ = [
     "forget",
     "head",
     "next_revision",
+    "position",
     "record_ledger",
     "session_ends",
     "set_head",
-    "standing",
     "state_at",
     "undelete",
 ]
@@ -334,16 +335,33 @@ def session_ends(thread_id: str, ns: str, since: str) -> Steps[set[str]]:
     return {row[0] for row in rows}
 
 
-def standing(thread_id: str, ns: str = "") -> Steps[tuple[str, str]]:
-    """Two checkpoint ids, or `""`: a deleted thread's tombstone, and that of the newest fold."""
+class Position(NamedTuple):
+    """Where a thread stands: checkpoint ids, or `""`, and a revision.
+
+    Attributes:
+        tombstone: as of which it was deleted.
+        fold: the newest fold's.
+        checkpoint: with which its newest revision was written,
+        revision: and that revision; 0 if there is none.
+    """
+
+    tombstone: str
+    fold: str
+    checkpoint: str
+    revision: int
+
+
+def position(thread_id: str, ns: str = "") -> Steps[Position]:
+    """Where a thread stands."""
     rows = yield Query(
-        "SELECT (SELECT checkpoint_id FROM handoff_deleted WHERE thread_hash = ?),"
-        " (SELECT fold_checkpoint_id FROM handoff_threads"
-        "  WHERE thread_id = ? AND checkpoint_ns = ?)",
+        "SELECT gone.checkpoint_id, head.fold_checkpoint_id, head.checkpoint_id, head.revision"
+        " FROM (SELECT 1) AS one"
+        " LEFT JOIN handoff_deleted AS gone ON gone.thread_hash = ?"
+        " LEFT JOIN handoff_threads AS head ON head.thread_id = ? AND head.checkpoint_ns = ?",
         (_hashed(thread_id), thread_id, ns),
     )
-    tombstone, fold = rows[0]
-    return tombstone or "", fold or ""
+    tombstone, fold, checkpoint, revision = rows[0]
+    return Position(tombstone or "", fold or "", checkpoint or "", revision or 0)
 
 
 def undelete(thread_id: str) -> Steps[None]:

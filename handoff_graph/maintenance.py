@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from handoff_graph import threads
 from handoff_graph.codec import Codec
+from handoff_graph.edits import amend
 from handoff_graph.heads import Heads
 from handoff_graph.retention import Address, thread_name
+from handoff_graph.steps import Done, Steps
 from handoff_graph.store import Store
+from handoff_graph.superstep import Saved
+from handoff_graph.task import TaskUpdate
 
 __all__ = ["ThreadMaintenance"]
 
@@ -46,6 +51,48 @@ class ThreadMaintenance(BaseCheckpointSaver[str]):
         self._heads.forget_thread(name)
         if ledger:
             self._remove_ledger(name)
+
+    def update_task(self, thread_id: str, update: TaskUpdate, *, reason: str = "edit") -> int:
+        """Merge a person's update into a thread's task, as a revision of its own.
+
+        The checkpoint stays as it is, with its pending writes and interrupts. The next run
+        starts from the change; one that is under way stores it from its next superstep on.
+
+        Args:
+            thread_id: the thread.
+            update: as `task_update` builds it.
+            reason: what `handoff log` says the revision is.
+
+        Raises:
+            UnknownThread: the thread has no task yet.
+
+        Returns:
+            The revision; 0 if the update changes nothing.
+        """
+        name = thread_name(thread_id)
+        return self._amended(name, self._store.write(name, self._amend(name, update, reason)))
+
+    async def aupdate_task(
+        self, thread_id: str, update: TaskUpdate, *, reason: str = "edit"
+    ) -> int:
+        """`update_task`, without blocking the event loop."""
+        name = thread_name(thread_id)
+        made = await self._store.awrite(name, self._amend(name, update, reason))
+        return await asyncio.to_thread(self._amended, name, made)
+
+    def _amend(self, name: str, update: TaskUpdate, reason: str) -> Steps[Done]:
+        dialect = self._store.dialect
+        return amend(dialect, name, lambda _: update, reason=reason, codec=self._codec)
+
+    def _amended(self, name: str, made: tuple[str, dict[str, Any], str] | None) -> int:
+        if made is None:
+            return 0
+        checkpoint_id, state, at = made
+        self._notify(Saved(name, "", checkpoint_id, state, at))
+        return int(state["revision"])
+
+    def _notify(self, saved: Saved) -> None:
+        """Tell the listeners of a new revision."""
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all of a thread, its journal too, under another id.

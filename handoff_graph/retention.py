@@ -164,7 +164,7 @@ def is_stored(at: Address) -> Steps[bool]:
 
 def folded_away(at: Address) -> Steps[bool]:
     """Whether a checkpoint is missing because a fold has removed it."""
-    _, fold = yield from journal.standing(at.thread_id, at.ns)
+    fold = (yield from journal.position(at.thread_id, at.ns)).fold
     return bool(at.checkpoint_id) and at.checkpoint_id < fold and not (yield from is_stored(at))
 
 

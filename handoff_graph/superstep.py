@@ -38,6 +38,7 @@ from handoff_graph.compaction import (
 )
 from handoff_graph.deltas import open_deltas, rebuilt, with_snapshots
 from handoff_graph.dialect import Dialect
+from handoff_graph.edits import amended, rebriefed
 from handoff_graph.errors import CheckpointRemoved, HandoffWarning, ThreadDeleted
 from handoff_graph.fold import Policy
 from handoff_graph.heads import Heads, address, head_of, read_checkpoint
@@ -46,7 +47,7 @@ from handoff_graph.refusals import check_metadata, check_task
 from handoff_graph.retention import Address, History, is_stored, retire
 from handoff_graph.steps import Done, Inner, Many, Query, Steps
 from handoff_graph.summarize import Summarizer
-from handoff_graph.task import content, utc_now
+from handoff_graph.task import content, merge, utc_now
 from handoff_graph.watch import Watches
 
 __all__ = ["Saved", "Superstep"]
@@ -122,8 +123,8 @@ class Superstep:
         here = address(config)._replace(checkpoint_id=checkpoint["id"])
         check_metadata(config, metadata)
         put = _Put(config, checkpoint, metadata, new_versions, here, utc_now(), [])
-        yield from self._admit(put)
-        before = yield from self._load(put)
+        stands = yield from self._admit(put)
+        before = yield from self._load(put, stands)
         after, folded, transcripts = yield from self._advance(put, before)
         after, unlisted = without_unlisted(owned_by(after, self.policy.owner))
         after, changed = yield from self._numbered(here, before, after)
@@ -151,29 +152,34 @@ class Superstep:
         saved = None if changed is None else Saved(*here, changed, put.at)
         return Done((result, saved), remember)
 
-    def _admit(self, put: _Put) -> Steps[None]:
+    def _admit(self, put: _Put) -> Steps[journal.Position]:
         """Take the thread's turn, refuse a run of a deleted thread, note a new session."""
         thread_id, ns, _ = put.here
         parent = address(put.config).checkpoint_id
-        tombstone, fold = yield from journal.standing(thread_id, ns)
-        if (parent or put.here.checkpoint_id) <= tombstone:
+        stands = yield from journal.position(thread_id, ns)
+        if (parent or put.here.checkpoint_id) <= stands.tombstone:
             raise ThreadDeleted(thread_id)
         at = put.here._replace(checkpoint_id=parent)
-        if parent and parent < fold and not (yield from is_stored(at)):
+        if parent and parent < stands.fold and not (yield from is_stored(at)):
             # A run that was left behind: what it holds unfolded must not come back.
             raise CheckpointRemoved(thread_id, parent)
         if parent and not ns and not self.heads.has_session(thread_id):
             owner = self.policy.owner
             yield from journal.begin_session(thread_id, ns, parent, owner=owner, at=put.at)
+        return stands
 
-    def _load(self, put: _Put) -> Steps[Head]:
-        """The head of the parent checkpoint."""
+    def _load(self, put: _Put, stands: journal.Position) -> Steps[Head]:
+        """The head of the parent checkpoint, with what a person has changed beside it."""
         parent = address(put.config)
         if not parent.checkpoint_id:
             return Head()
         known = self.heads.known(parent)
         if known is not None:
-            return known
+            here, revision = stands.checkpoint == parent.checkpoint_id, stands.revision
+            if not here or revision <= int((known.recorded or {}).get("revision", 0)):
+                return known
+            edit = yield from journal.state_at(*parent[:2], revision, self.codec)
+            return known if edit is None else amended(known, edit)
         saved = yield from read_checkpoint(put.config, self.codec)
         if saved is None:
             return Head()
@@ -195,9 +201,14 @@ class Superstep:
             if given is before.given:  # no reducer has made a new one of it
                 return before, False, {}
             state = guarded(before.state, given)
+            unseen = None
+            if before.unseen is not None and content(state) != content(
+                merged := merge(before.unseen, state)
+            ):
+                state, unseen = merged, before.unseen
             folded = folds_landed(before.state, state, put.values)
             return (
-                Head(state, given=given),
+                Head(state, given=given, unseen=unseen),
                 folded,
                 (yield from self._read(put, names if folded else [])),
             )
@@ -278,6 +289,8 @@ class Superstep:
             What `put` returns, and the ids of the removed checkpoints.
         """
         values = compacted(put.values, after)
+        if after.unseen is not None and after.state is not None:
+            values = rebriefed(values, after.state)
         stored = cast(Checkpoint, {**put.checkpoint, "channel_values": values})
         told = put.metadata
         if folded and after.state is not None:
@@ -331,8 +344,8 @@ class Superstep:
         at = address(config)
         if self.heads.is_retired(at):
             return Done(None)
-        tombstone, _ = yield from journal.standing(at.thread_id)
-        if at.checkpoint_id <= tombstone:
+        stands = yield from journal.position(at.thread_id)
+        if at.checkpoint_id <= stands.tombstone:
             return Done(None)
         self._watches.note(*at, writes)
         head = self.heads.begin_writes(at)

@@ -31,7 +31,7 @@ FLOORS = [
     {"model"},
     {"channels", "export", "deltas", "dialect", "reader", "encryption", "watch"},
     {"compaction", "milestones", "store", "catalog", "pools", "statements", "verbatim"},
-    {"retention", "sqlite", "postgres", "standing", "console"},
+    {"retention", "edits", "sqlite", "postgres", "standing", "console"},
     {"heads", "backends"},
     {"superstep", "threads", "reading"},
     {"mirror", "maintenance", "upkeep", "cli_options"},

@@ -167,9 +167,7 @@ def test_an_answer_is_read_in_whatever_state_it_comes(
     stub.reply(*replies)
     summarizer = Quick(client, timeout=0.3 if isinstance(replies[0], Slow) else 20)
     update, cost = run(summarizer, {}, FOLDING)
-    assert update["done"] == [
-        {"text": "Looked up k1", "src": "call-1", "by": "model", "at": AT}
-    ]
+    assert update["done"] == [{"text": "Looked up k1", "src": "call-1", "by": "model", "at": AT}]
     assert update["next_action"] == "Cut over"
     assert (cost["calls"], len(stub.requests)) == (calls, calls)
     assert cost["output_tokens"] >= 7
