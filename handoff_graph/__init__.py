@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from handoff_graph.binding import binding_sentences
     from handoff_graph.briefing import render_briefing
+    from handoff_graph.constraints import retire
     from handoff_graph.errors import (
         CannotWire,
         CheckpointRemoved,
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
         SummarizerFailed,
         ThreadDeleted,
         ThreadExists,
+        UnknownConstraint,
         UnknownThread,
         UnstorableValue,
         UnsupportedSchema,
     )
     from handoff_graph.export import LedgerExporter
+    from handoff_graph.export_node import LedgerExportNode
     from handoff_graph.model import ModelSummarizer
-    from handoff_graph.nodes import HandoffState, LedgerExportNode, SummarizerNode
+    from handoff_graph.nodes import HandoffState, SummarizerNode
     from handoff_graph.saver import HandoffSaver
     from handoff_graph.summarize import Folding, HeuristicSummarizer, Summarizer, Summary
     from handoff_graph.superstep import Saved
@@ -73,6 +76,7 @@ __all__ = [
     "TaskUpdate",
     "ThreadDeleted",
     "ThreadExists",
+    "UnknownConstraint",
     "UnknownThread",
     "UnstorableValue",
     "UnsupportedSchema",
@@ -80,6 +84,7 @@ __all__ = [
     "binding_sentences",
     "merge",
     "render_briefing",
+    "retire",
     "task_update",
 ]
 
@@ -88,6 +93,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "binding": ("binding_sentences",),
     "briefing": ("render_briefing",),
+    "constraints": ("retire",),
     "errors": (
         "CannotWire",
         "CheckpointRemoved",
@@ -104,13 +110,15 @@ _HOMES = {
         "SummarizerFailed",
         "ThreadDeleted",
         "ThreadExists",
+        "UnknownConstraint",
         "UnknownThread",
         "UnstorableValue",
         "UnsupportedSchema",
     ),
     "export": ("LedgerExporter",),
     "model": ("ModelSummarizer",),
-    "nodes": ("HandoffState", "LedgerExportNode", "SummarizerNode"),
+    "export_node": ("LedgerExportNode",),
+    "nodes": ("HandoffState", "SummarizerNode"),
     "saver": ("HandoffSaver",),
     "summarize": ("Folding", "HeuristicSummarizer", "Summarizer", "Summary"),
     "superstep": ("Saved",),

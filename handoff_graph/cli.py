@@ -8,7 +8,6 @@ the ledger is not in step with it.
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -18,16 +17,16 @@ from typing import Any
 
 import click
 
-from handoff_graph import catalog, cli_storage, console
+from handoff_graph import catalog, cli_storage, cli_tasks, console
 from handoff_graph.cli_options import answer_options
 from handoff_graph.constraints import active
 from handoff_graph.errors import HandoffError, UnreadableRow
 from handoff_graph.reader import open_readonly
+from handoff_graph.review import folds_since
 from handoff_graph.standing import Standing, ledger_standing
 
 __all__ = ["main"]
 
-JSON_VERSION = 1
 OUT_OF_STEP = 10
 
 
@@ -78,14 +77,14 @@ def list_threads(
         )
     rows = [_row(thread, db) for thread in found[:limit]]
     if as_json:
-        _print_json("list", rows)
+        console.answer("list", rows)
     elif not rows:
         console.line(
             f"no such threads in {db}" if status or owner or page > 1 else f"no threads in {db} yet"
         )
     else:
         console.table(
-            ("thread", "status", "rev", "age", "owner", "ledger", "title"),
+            ("thread", "status", "rev", "age", "owner", "ledger", "unreviewed", "title"),
             [
                 (
                     r["thread"],
@@ -94,6 +93,7 @@ def list_threads(
                     r["age"],
                     r["owner"],
                     r["ledger"],
+                    str(r["folds_since_review"] or "-"),
                     r["title"],
                 )
                 for r in rows
@@ -115,7 +115,7 @@ def show(thread: str, db: str, as_json: bool) -> None:
     """
     found = _found(thread, db)
     if as_json:
-        _print_json("show", {"thread": thread, "state": found.state})
+        console.answer("show", {"thread": thread, "state": found.state})
     elif found.state is None:
         console.line(_not_folded(found))
     else:
@@ -136,7 +136,7 @@ def resume(thread: str, db: str, as_json: bool) -> None:
     found = _found(thread, db)
     standing = ledger_standing(found, db)
     if as_json:
-        _print_json("resume", _resume_data(found, standing, db))
+        console.answer("resume", _resume_data(found, standing, db))
     else:
         for line in _resume_lines(found, standing):
             console.line(line)
@@ -159,7 +159,7 @@ def log(thread: str, db: str, as_json: bool) -> None:
         with _readable(thread, "handoff_journal"):
             revisions = [_checked(revision) for revision in catalog.revisions(reader, thread)]
     if as_json:
-        _print_json("log", [vars(revision) for revision in revisions])
+        console.answer("log", [vars(revision) for revision in revisions])
     elif not revisions:
         console.line(f"{thread} has no revision yet: nothing has been folded")
     else:
@@ -169,6 +169,8 @@ def log(thread: str, db: str, as_json: bool) -> None:
 
 cli.add_command(cli_storage.prune)
 cli.add_command(cli_storage.copy)
+cli.add_command(cli_tasks.review)
+cli.add_command(cli_tasks.retire)
 
 
 # -- what the verbs say ------------------------------------------------------------------------
@@ -185,6 +187,7 @@ def _row(thread: catalog.Thread, db: str) -> dict[str, Any]:
         "ledger": ledger_standing(thread, db).word,
         "ledger_error": thread.ledger_error,
         "checkpoint": thread.newest_checkpoint,
+        "folds_since_review": folds_since(thread.state or {}),
     }
 
 
@@ -301,10 +304,6 @@ def _checked(revision: catalog.Revision) -> catalog.Revision:
         if not all(isinstance(gone, str) for gone in ids):
             raise ValueError("its change takes out something else than ids")
     return revision
-
-
-def _print_json(verb: str, data: Any) -> None:
-    click.echo(json.dumps({"handoff": JSON_VERSION, "verb": verb, "data": data}, indent=2))
 
 
 def _complain(*lines: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from handoff_graph.constraints import active
 if TYPE_CHECKING:
     from handoff_graph.catalog import Revision
 
-__all__ = ["line", "on_terminal", "revision", "state", "table"]
+__all__ = ["answer", "line", "on_terminal", "revision", "state", "table"]
+
+JSON_VERSION = 1
 
 _STATUS = {"done": "green", "blocked": "red", "in_progress": "cyan", "abandoned": "bright_black"}
 _BAD = {"failed", "missing", "behind", "ahead", "edited", "foreign", "unreadable"}
@@ -35,6 +38,11 @@ def line(text: str, *, err: bool = False, **style: Any) -> None:
     a thread id, a path or an argument may hold what would steer the terminal."""
     plain = plain_line(text)
     click.echo(_styled(plain, **style) if style else plain, err=err)
+
+
+def answer(verb: str, data: Any) -> None:
+    """Print the answer of a verb in JSON, in an envelope that names its version."""
+    click.echo(json.dumps({"handoff": JSON_VERSION, "verb": verb, "data": data}, indent=2))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

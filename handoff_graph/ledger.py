@@ -115,8 +115,9 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
     lines = [f"# Task: {_data(state['title'] or thread)}", ""]
     if state["objective"]:
         lines += ["## Objective", _data(state["objective"]), ""]
+    lines += _rules(state)
     for heading, section, render in _SECTIONS:
-        items = active(state) if section == "constraints" else state[section]
+        items = state[section]
         rolled = int(state["rolled_up"].get(section, {}).get("count", 0))
         if not items and not rolled:
             continue
@@ -126,8 +127,6 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
             lines.append("")
         lines += [render(item) for item in items]
         lines.append("")
-        if section == "constraints":
-            lines += _retired(state)
     if state["next_action"]:
         lines += ["## Next action", _data(state["next_action"]), ""]
     if state["sessions"]:
@@ -141,9 +140,9 @@ def _body(state: Mapping[str, Any], thread: str) -> list[str]:
     return [*lines, *_drift(state)]
 
 
-def _retired(state: Mapping[str, Any]) -> list[str]:
-    """What does not bind any more, folded away, and what somebody proposes to lift."""
-    lines: list[str] = []
+def _rules(state: Mapping[str, Any]) -> list[str]:
+    """What binds, what somebody proposes to lift, and, folded away, what does not any more."""
+    lines = [_rule(rule) for rule in active(state)]
     for item in proposals(state).values():
         rule = f"- retirement of [{_inline(item['constraint'])}] proposed{_by(item)}"
         lines.append(f"{rule}: {_inline(item['text'])} (it binds until a person confirms)")
@@ -155,7 +154,7 @@ def _retired(state: Mapping[str, Any]) -> list[str]:
             item = whys[old["text"]]
             lines.append(f"{_said(old)}; retired{_by(item)}: {_inline(item['text'])}")
         lines += ["", "</details>"]
-    return [*lines, ""] if lines else []
+    return ["## Constraints", *lines, ""] if lines else []
 
 
 def _drift(state: Mapping[str, Any]) -> list[str]:
@@ -255,7 +254,6 @@ _REPORTS = {
     "missing": "named more than once, and not in the record",
 }
 _SECTIONS = (
-    ("Constraints", "constraints", _rule),
     ("Done", "done", _done),
     ("In progress", "in_progress", _open),
     ("Blocked", "blocked", _blocked),

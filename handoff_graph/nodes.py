@@ -1,4 +1,4 @@
-"""The two graph nodes, the state they need, and the helper that wires them in."""
+"""The graph node that folds, and the state that it needs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph.message import add_messages
+from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
+from handoff_graph import review
 from handoff_graph.channels import declare_task_key
 from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
-from handoff_graph.export import LedgerExporter
+from handoff_graph.export_node import fields_of, saver_of
 from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.model import ModelSummarizer
-from handoff_graph.saver import HandoffSaver
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
 from handoff_graph.transcript import briefing_revision, has_open_call, is_transcript, rewrite
 
-__all__ = ["HandoffState", "LedgerExportNode", "SummarizerNode", "saver_of"]
+__all__ = ["HandoffState", "SummarizerNode"]
 
 AsyncSummarizer = Callable[[Mapping[str, Any], Folding], Awaitable[TaskUpdate]]
 Model = Summarizer | AsyncSummarizer | ModelSummarizer | Runnable[Any, Any] | str
 OnError = Literal["fallback", "skip", "raise"]
+Review = Literal["mark", "interrupt"]
 
 FORCE = "handoff_force"
 """Set true in `config["configurable"]` to have the nodes of that run fold what they can."""
@@ -74,6 +74,11 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         budget: tokens that the briefing may take.
         owner: who is working, for the ledger.
         task_key: the channel of the task state.
+        review: `"mark"`: ledger and `handoff list` say how many folds nobody has looked at.
+            `"interrupt"`: the run stops for a person (`langgraph.types.interrupt`) with what is
+            new since the last review; `Command(resume="approve")` goes on, as does an object
+            of `approve`, `reject` or `edit` (see `handoff_graph.review.answered`).
+        review_every: folds between two such stops; the end of a phase is one too.
         on_error: what to do when a summarizer fails or returns rubbish. `"fallback"`: fold
             with the heuristic one; `"skip"`: fold nothing this time, the messages stay. Both
             warn. `"raise"`: let the error end the run.
@@ -97,6 +102,8 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         owner: str = "",
         task_key: str = "task",
         on_error: OnError = "fallback",
+        review: Review = "mark",
+        review_every: int = 10,
     ) -> None:
         if isinstance(model, (str, Runnable)):
             model = ModelSummarizer(model)
@@ -107,10 +114,15 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             )
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error: one of {get_args(OnError)}, not {on_error!r}")
+        if review not in get_args(Review):
+            raise ValueError(f"review: one of {get_args(Review)}, not {review!r}")
+        if review_every < 1:
+            raise ValueError(f"review_every must be at least 1, not {review_every!r}")
         self.policy = Policy(every, keep, max_tokens, budget, owner)
         declare_task_key(task_key)
         self.model = model
         self.on_error = on_error
+        self.review_every = review_every if review == "interrupt" else None
         self.task_key = task_key
         self._heuristic = HeuristicSummarizer()
 
@@ -166,18 +178,29 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         A tool that runs beside others sees their calls as open until the superstep ends; then
         the visit itself has to decide.
         """
-        values = _fields(state)
+        values = fields_of(state)
         task = values.get(self.task_key) or {}
         force = _forced(config)
-        return not is_task_state(task) or any(
-            has_open_call(messages) or due(task, name, messages, self.policy, force=force)
-            for name, messages in values.items()
-            if is_transcript(messages)
-            and may_be_due(task, name, messages, self.policy, force=force)
+        return (
+            not is_task_state(task)
+            or self._is_for_review(task)
+            or any(
+                has_open_call(messages) or due(task, name, messages, self.policy, force=force)
+                for name, messages in values.items()
+                if is_transcript(messages)
+                and may_be_due(task, name, messages, self.policy, force=force)
+            )
+        )
+
+    def _is_for_review(self, state: Mapping[str, Any]) -> bool:
+        return (
+            self.review_every is not None
+            and is_task_state(state)
+            and review.is_due(state, self.review_every)
         )
 
     def _job(self, input: Any, config: RunnableConfig | None) -> _Job:
-        values = _fields(input)
+        values = fields_of(input)
         if self.task_key not in values:
             raise MissingChannel(self.task_key, "SummarizerNode")
         transcripts = {name: value for name, value in values.items() if is_transcript(value)}
@@ -185,6 +208,10 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         opening = None
         if not is_task_state(state):
             state, opening = self._open(state, transcripts, config)
+        if self._is_for_review(state):
+            # Before a fold, and not after it: what runs before an interrupt runs again behind it.
+            answer = interrupt({"handoff_review": review.report(state)})
+            return _Job(state, cast(TaskUpdate, review.answered(state, answer)), "", (), None)
         for name, messages in transcripts.items():
             if due(state, name, messages, self.policy, force=_forced(config)):
                 if not all(message.id for message in messages):
@@ -259,57 +286,6 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         return self._opened(job) if result is None else result
 
 
-class LedgerExportNode(Runnable[Any, dict[str, Any]]):
-    """A graph node that mirrors the task into a markdown ledger.
-
-    A node runs before the checkpoint of its superstep is written. In a graph that is compiled
-    with a `HandoffSaver` the node therefore has the saver export right after each commit, so
-    that the ledger names the checkpoint it shows. With any other checkpointer, or none, it
-    writes the state it is given, and names the checkpoint that the superstep started from.
-
-    Args:
-        folder: where the ledgers go, created when needed; or the exporter that writes them.
-        task_key: the channel of the task state.
-    """
-
-    name: str = "export_ledger"
-
-    def __init__(
-        self, folder: str | Path | LedgerExporter = "ledger", *, task_key: str = "task"
-    ) -> None:
-        self.exporter = folder if isinstance(folder, LedgerExporter) else LedgerExporter(folder)
-        self.task_key = task_key
-
-    def __call__(self, state: Any, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """The same as `invoke`."""
-        return self.invoke(state, config)
-
-    def invoke(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Export, or see to it that the saver does; writes nothing to the state."""
-        values = _fields(input)
-        if self.task_key not in values:
-            raise MissingChannel(self.task_key, "LedgerExportNode")
-        if not self.attach(config) and is_task_state(values[self.task_key]):
-            state = values[self.task_key]
-            where = (config or {}).get("configurable", {})
-            self.exporter.export(
-                state,
-                thread=str(where.get("thread_id", "thread")),
-                checkpoint=str(where.get("checkpoint_id") or ""),
-                at=state["updated"],
-            )
-        return {}
-
-    def attach(self, config: RunnableConfig | None) -> bool:
-        """Have the running graph's saver export from now on; False if it is none of ours."""
-        saver = saver_of(config)
-        if saver is not None:
-            saver.export_to(self.exporter)
-        return saver is not None
-
-
 def _awaited(pending: Awaitable[Any]) -> Any:
     """The result of an awaitable, for a caller that cannot await.
 
@@ -328,15 +304,6 @@ def _awaited(pending: Awaitable[Any]) -> Any:
         return worker.submit(copy_context().run, asyncio.run, wait()).result()
 
 
-def _fields(state: Any) -> Mapping[str, Any]:
-    """The channels of a state, whichever kind of object the graph uses for it."""
-    if isinstance(state, Mapping):
-        return state
-    if is_dataclass(state):
-        return {field.name: getattr(state, field.name) for field in fields(state)}
-    return {name: getattr(state, name) for name in type(state).model_fields}
-
-
 def _warn_of_ids(channel: str) -> None:
     warnings.warn(
         f"channel {channel!r} holds messages without ids, so nothing in it can be folded: give "
@@ -348,12 +315,6 @@ def _warn_of_ids(channel: str) -> None:
 
 def _forced(config: RunnableConfig | None) -> bool:
     return bool(((config or {}).get("configurable") or {}).get(FORCE))
-
-
-def saver_of(config: RunnableConfig | None) -> HandoffSaver | None:
-    """The saver of the running graph, if it is one of ours."""
-    saver = ((config or {}).get("configurable") or {}).get("__pregel_checkpointer")
-    return saver if isinstance(saver, HandoffSaver) else None
 
 
 def _checkpoint(config: RunnableConfig) -> RunnableConfig:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from handoff_graph.catalog import Thread
 from handoff_graph.ledger import read_front_matter
 
-__all__ = ["Standing", "ledger_standing"]
+__all__ = ["Standing", "ledger_path", "ledger_standing"]
 
 
 class Standing(NamedTuple):
@@ -17,6 +17,13 @@ class Standing(NamedTuple):
     word: str
     sentence: str
     out_of_step: bool
+
+
+def ledger_path(ledger: str, database: str | Path) -> Path:
+    """Where a ledger is that the database knows by this path, absolute or not."""
+    path = Path(ledger)
+    beside = path.exists() or path.is_absolute()
+    return path if beside else Path(database).parent / path
 
 
 def ledger_standing(thread: Thread, database: str | Path = "") -> Standing:
@@ -34,9 +41,7 @@ def ledger_standing(thread: Thread, database: str | Path = "") -> Standing:
         return Standing("none", "no ledger is kept for this thread", False)
     if thread.ledger_error:
         return Standing("failed", f"ledger not written: {thread.ledger_error}", True)
-    path = Path(thread.ledger)
-    if not path.exists() and not path.is_absolute():
-        path = Path(database).parent / path
+    path = ledger_path(thread.ledger, database)
     try:
         front = read_front_matter(path.read_text("utf-8", "replace"))
     except OSError as error:

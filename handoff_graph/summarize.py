@@ -112,17 +112,16 @@ class HeuristicSummarizer:
     def __call__(self, state: Mapping[str, Any], folding: Folding, /) -> TaskUpdate:
         seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
         opening = _objective(state, seen)
-        objective = opening.get("objective") or state.get("objective", "")
         update: dict[str, Any] = {
             **opening,
             "constraints": [c for m in seen for c in self.constraints(m)],
-            "notes": [_note(m) for m in folding.folded if self._is_note(m, objective)],
+            "notes": self._notes(state, folding, opening),
             **_calls(folding.folded),
             "next_action": "" if _has_plan(state) else _next_action(seen),
         }
         if state.get("status", "not_started") == "not_started":
             update["status"] = "in_progress"
-        for section in ("constraints", "notes", "in_progress", "done", "artifacts"):
+        for section in ("constraints", "in_progress", "done", "artifacts"):
             update[section] = in_order(update[section], folding.at)
         return _stamped(update, folding.at)
 
@@ -152,10 +151,18 @@ class HeuristicSummarizer:
         found = [c for m in seen for c in self.constraints(m)]
         update: dict[str, Any] = _objective(state, seen)
         update["constraints"] = in_order(found, folding.at)
+        update["notes"] = self._notes(state, folding, update)
         update["retirements"] = lifted(extend(merge(state, None), update), seen, folding.at)
         lifting = {item["text"] for item in update["retirements"]}
         update["constraints"] = [c for c in update["constraints"] if c["text"] not in lifting]
         return _stamped(update, folding.at)
+
+    def _notes(
+        self, state: Mapping[str, Any], folding: Folding, opening: Mapping[str, Any]
+    ) -> list[dict[str, str]]:
+        objective = opening.get("objective") or state.get("objective", "")
+        found = [_note(m) for m in folding.folded if self._is_note(m, objective)]
+        return in_order(found, folding.at)
 
     def _is_note(self, message: BaseMessage, objective: str) -> bool:
         """Whether these are a person's words that no other field quotes in full."""

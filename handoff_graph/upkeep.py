@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +11,19 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from handoff_graph import journal, threads
 from handoff_graph.backends import open_store
+from handoff_graph.edits import amend
 from handoff_graph.encryption import codec_of
 from handoff_graph.errors import ThreadExists, UnknownThread
+from handoff_graph.export import LedgerExporter
+from handoff_graph.mirror import LedgerMirror
 from handoff_graph.reader import is_postgres_url, open_readonly
 from handoff_graph.retention import History
 from handoff_graph.steps import Done, Inner, Many, Query, Steps
 from handoff_graph.store import Store
+from handoff_graph.superstep import Saved
 from handoff_graph.verbatim import verbatim_serializer
 
-__all__ = ["copied", "opened", "pruned", "size", "vacuum"]
+__all__ = ["changed", "copied", "opened", "pruned", "size", "vacuum"]
 
 
 class _Counted(Exception):
@@ -48,6 +52,46 @@ def opened(name: str, *, create: bool = False) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+# -- a person's change -------------------------------------------------------------------------
+
+
+def changed(
+    store: Store,
+    thread_id: str,
+    change: Callable[[dict[str, Any]], Mapping[str, Any]],
+    *,
+    reason: str,
+    ledger: Path | None = None,
+) -> int:
+    """Merge a change into a thread's task, and bring its ledger in step.
+
+    Args:
+        store: the database.
+        thread_id: the thread.
+        change: from the task state to the `TaskUpdate`.
+        reason: what the journal says of the revision.
+        ledger: the file of its ledger, if it has one.
+
+    Raises:
+        UnknownThread: there is no such thread, or it has no task yet.
+
+    Returns:
+        The revision; 0 if nothing was changed.
+    """
+    codec = codec_of(store.serde)
+    steps = amend(store.dialect, thread_id, change, reason=reason, codec=codec)
+    made = store.write(thread_id, steps)
+    if made is None:
+        return 0
+    checkpoint_id, state, at = made
+    if ledger is not None:
+        exporter = LedgerExporter(ledger.parent)
+        if exporter.path(thread_id) != ledger:
+            exporter = LedgerExporter(ledger.parent.parent, spread=True)
+        LedgerMirror(store, exporter, codec)(Saved(thread_id, "", checkpoint_id, state, at))
+    return int(state["revision"])
 
 
 # -- pruning -----------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from typing_extensions import TypedDict
 
 from handoff_graph.errors import CannotWire
 from handoff_graph.export import LedgerExporter
-from handoff_graph.nodes import LedgerExportNode, SummarizerNode, saver_of
+from handoff_graph.export_node import LedgerExportNode, saver_of
+from handoff_graph.nodes import SummarizerNode
 from handoff_graph.probing import check_task_channel, foldable
 from handoff_graph.task import merge
 
