@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from handoff_graph.summarize import Folding, HeuristicSummarizer, Summarizer, Summary
     from handoff_graph.superstep import Saved
     from handoff_graph.task import TaskState, TaskUpdate, merge, task_update
+    from handoff_graph.tools import task_tools
     from handoff_graph.wiring import add_handoff
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "merge",
     "render_briefing",
     "retire",
+    "task_tools",
     "task_update",
 ]
 
@@ -123,6 +125,7 @@ _HOMES = {
     "summarize": ("Folding", "HeuristicSummarizer", "Summarizer", "Summary"),
     "superstep": ("Saved",),
     "task": ("TaskState", "TaskUpdate", "merge", "task_update"),
+    "tools": ("task_tools",),
     "wiring": ("add_handoff",),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

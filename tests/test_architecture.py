@@ -38,7 +38,7 @@ FLOORS = [
     {"upkeep"},
     {"saver", "cli_storage", "cli_tasks"},
     {"export_node", "probing", "cli"},
-    {"nodes"},
+    {"nodes", "tools"},
     {"wiring", "__main__"},
 ]
 PURE = {
