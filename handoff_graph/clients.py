@@ -11,7 +11,15 @@ from langchain_core.runnables.base import RunnableBindingBase
 from handoff_graph.errors import MissingPackage
 from handoff_graph.prompting import SCHEMA
 
-__all__ = ["LEAST_INPUT", "by_name", "is_async", "profiled_input", "quiet", "with_schema"]
+__all__ = [
+    "LEAST_INPUT",
+    "by_name",
+    "is_async",
+    "profiled_input",
+    "quiet",
+    "share_of",
+    "with_schema",
+]
 
 LEAST_INPUT = 2_000
 """Tokens below which a prompt cannot be cut: its rules, a short record and one message."""
@@ -49,10 +57,37 @@ def quiet(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
 
 def profiled_input(model: object) -> int:
     """How much of a prompt to send at once to this model."""
+    takes = _takes(model)
+    return max(LEAST_INPUT, int(takes * _SHARE) if takes else _DEFAULT_INPUT)
+
+
+def _takes(model: object) -> int:
+    """How many tokens a model takes, by its profile; 0 if that does not say."""
     profile = getattr(model, "profile", None) if isinstance(model, BaseChatModel) else None
     takes = (profile or {}).get("max_input_tokens")
-    share = int(takes * _SHARE) if isinstance(takes, int) and takes else _DEFAULT_INPUT
-    return max(LEAST_INPUT, share)
+    return takes if isinstance(takes, int) else 0
+
+
+def share_of(max_tokens: float | None, context: object) -> int | None:
+    """The number of tokens that a bound stands for.
+
+    Args:
+        max_tokens: a number of tokens, or a share of the context, such as 0.6; or None.
+        context: the model whose context it is, or its size in tokens.
+
+    Raises:
+        ValueError: it is a share, and the size of the context is not known.
+    """
+    if max_tokens is None or isinstance(max_tokens, int):
+        return max_tokens
+    takes = context if isinstance(context, int) else _takes(context)
+    if not 0 < max_tokens < 1 or not takes:
+        raise ValueError(
+            f"max_tokens={max_tokens!r} is a share of a model's context: it must be between 0 and "
+            "1, and context= the agent's model, if its profile says how much it takes, or a "
+            "number of tokens"
+        )
+    return max(1, int(takes * max_tokens))
 
 
 def with_schema(model: object) -> Runnable[Any, Any] | None:

@@ -263,6 +263,10 @@ def complete(
     if merged["phase"] != before["folds"].get(folding.channel, {}).get("phase", ""):
         merged = extend(merged, step_over(before, folding.at))
     drift = _drift(merged, folding, let)
+    kept = approximate_tokens(folding.tail)
+    if policy.max_tokens is not None and kept > policy.max_tokens:
+        drift["tail_tokens"] = kept
+        _warn_of_tail(before["folds"].get(folding.channel, {}), kept, policy.max_tokens)
     merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}, drift))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
@@ -277,6 +281,18 @@ def complete(
     after = {**fitted.state, "revision": revision}
     briefing = briefing_message(render_briefing(after), revision=revision, id=id)
     return Fold(after, update_between(before, after), briefing, folding)
+
+
+def _warn_of_tail(last: Mapping[str, Any], kept: int, most: int) -> None:
+    """Say once that what a fold must keep is over the bound by itself."""
+    if "tail_tokens" not in last.get("drift", {}):
+        warnings.warn(
+            f"what stays behind a fold is {kept} tokens long, over max_tokens={most} by itself: "
+            "the newest exchanges and the newest human message are never folded. Have tools "
+            "return less, or raise max_tokens.",
+            HandoffWarning,
+            stacklevel=3,
+        )
 
 
 def _drift(state: Mapping[str, Any], folding: Folding, let: Guarded) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph.message import add_messages
@@ -19,6 +20,7 @@ from typing_extensions import TypedDict
 
 from handoff_graph import review
 from handoff_graph.channels import declare_task_key
+from handoff_graph.clients import share_of
 from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
 from handoff_graph.export_node import fields_of, saver_of
 from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
@@ -70,7 +72,10 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             `ModelSummarizer`; or a `Summarizer`: a callable, sync or async, from task state and
             folding to a `TaskUpdate`. None: the heuristic one, without any model.
         keep: newest exchanges that stay word for word.
-        max_tokens: fold too when a transcript passes this many approximate tokens; or None.
+        max_tokens: fold too when a transcript passes this many approximate tokens, or this
+            share of the context, such as 0.6; or None.
+        context: what that is a share of: the agent's model, whose profile tells, or a number
+            of tokens. If left out: `model`.
         budget: tokens that the briefing may take.
         owner: who is working, for the ledger.
         task_key: the channel of the task state.
@@ -97,7 +102,8 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         model: Model | None = None,
         *,
         keep: int = 1,
-        max_tokens: int | None = Policy.max_tokens,
+        max_tokens: float | None = Policy.max_tokens,
+        context: BaseChatModel | int | None = None,
         budget: int = Policy.budget,
         owner: str = "",
         task_key: str = "task",
@@ -105,6 +111,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         review: Review = "mark",
         review_every: int = 10,
     ) -> None:
+        most = share_of(max_tokens, model if context is None else context)
         if isinstance(model, (str, Runnable)):
             model = ModelSummarizer(model)
         if model is not None and not callable(model):
@@ -118,7 +125,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             raise ValueError(f"review: one of {get_args(Review)}, not {review!r}")
         if review_every < 1:
             raise ValueError(f"review_every must be at least 1, not {review_every!r}")
-        self.policy = Policy(every, keep, max_tokens, budget, owner)
+        self.policy = Policy(every, keep, most, budget, owner)
         declare_task_key(task_key)
         self.model = model
         self.on_error = on_error

@@ -91,10 +91,19 @@ def test_due_by_tokens_by_phase_and_by_force() -> None:
     assert due(state, "messages", later, Policy(every=99))
 
 
+def test_a_tail_that_is_too_long_by_itself_is_told_once() -> None:
+    messages = [*history(1), *exchange(1), *exchange(2, out="x" * 800)]
+    with pytest.warns(HandoffWarning, match="over max_tokens=100 by itself"):
+        done = fold(messages, {}, Policy(every=99, max_tokens=100))
+    more = [done.briefing, *done.folding.tail, *exchange(3), *exchange(4, out="y" * 800)]
+    fold(more, done.state, Policy(every=99, max_tokens=100))  # warnings are errors here
+
+
 def test_a_long_text_that_stays_does_not_make_every_call_a_fold() -> None:
     pasted = [HumanMessage("log line\n" * 100_000, id="pasted")]  # 225,000 tokens
     calls = [m for n in range(1, 9) for m in exchange(n)]
-    done = fold([*pasted, *calls], {}, Policy(every=99))
+    with pytest.warns(HandoffWarning, match="by itself"):
+        done = fold([*pasted, *calls], {}, Policy(every=99))
     kept = [done.briefing, *done.folding.tail]
     assert pasted[0] in kept
     assert not due(done.state, "messages", [*kept, *exchange(9)], Policy(every=99))

@@ -528,3 +528,10 @@ def test_a_long_thread_is_folded_by_the_nodes_alone_from_the_first_step(tmp_path
         result = graph.invoke(None, config())
     assert result["messages"][-1].content == "saw 63 messages"
     assert asked == []
+
+
+def test_max_tokens_may_be_a_share_of_the_context() -> None:
+    assert SummarizerNode(max_tokens=0.5, context=64_000).policy.max_tokens == 32_000
+    for wrong in ({"max_tokens": 0.5}, {"max_tokens": 1.5, "context": 1_000}):
+        with pytest.raises(ValueError, match="share of a model's context"):
+            SummarizerNode(**wrong)
