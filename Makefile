@@ -36,6 +36,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 bench: $(BENCH_STAMP) ## measure against SqliteSaver, DeltaChannel and summarization
+	$(BIN)/python bench/binding.py
 	$(BIN)/python bench/react_loop.py
 
 bench-all: $(BENCH_STAMP) ## every benchmark, into docs/benchmarks.md; takes an hour or more

@@ -71,6 +71,10 @@ SECTIONS = {
         "Against a Python program that does nothing.",
         quick=("--threads", "100", "--repeats", "3"),
     ),
+    "binding": Section(
+        "Finding constraints",
+        "Recall and precision of the detector on the labelled sentences in tests/.",
+    ),
     "superstep": Section(
         "What a superstep asks of its database",
         "One agent, one tool, 2 KB a call; a superstep is one `put` and what its tasks wrote.",
@@ -80,6 +84,11 @@ SECTIONS = {
         "16 workers on one PostgreSQL",
         "1,000 threads, each written as a ReAct loop writes it.",
         quick=("--workers", "4", "--threads", "40", "--calls", "12", "--repeats", "1"),
+    ),
+    "ledgers": Section(
+        "A folder of ledgers",
+        "An export beside as many others.",
+        quick=("--threads", "10,100"),
     ),
     "scale": Section(
         "A fleet of threads",

@@ -52,6 +52,7 @@ class LedgerExporter:
     def __init__(self, folder: str | Path, *, spread: bool = False) -> None:
         self.folder = Path(folder)
         self.spread = spread
+        self._swept: set[Path] = set()
 
     def path(self, thread: str) -> Path:
         """The ledger file of a thread, whether it exists or not."""
@@ -120,6 +121,9 @@ class LedgerExporter:
                 newer = f"it shows revision {front.revision}, the database only has {revision}"
                 self._set_aside(path, front, newer)
         _replace(path, text)
+        if path not in self._swept:  # a look through the folder: once for each ledger
+            self._swept.add(path)
+            _sweep(path)
 
     def _set_aside(self, path: Path, front: FrontMatter | None, reason: str) -> None:
         folder = self.folder / "kept"
@@ -151,7 +155,6 @@ def _replace(path: Path, text: str) -> None:
             temporary.unlink()
         raise
     _sync_folder(path.parent)
-    _sweep(path)
 
 
 def _sweep(path: Path) -> None:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from langchain_core.messages import (
@@ -85,6 +86,10 @@ _WRITES = re.compile(
 )
 
 
+# System prompts and requests are read again at every fold.
+_remembering = lru_cache(64)(binding_sentences)
+
+
 class HeuristicSummarizer:
     """Reads the task off the messages: no model, deterministic, a few milliseconds.
 
@@ -108,6 +113,7 @@ class HeuristicSummarizer:
 
     def __init__(self, binding: BindingDetector = binding_sentences) -> None:
         self.binding = binding
+        self._binding = _remembering if binding is binding_sentences else lru_cache(64)(binding)
 
     def __call__(self, state: Mapping[str, Any], folding: Folding, /) -> TaskUpdate:
         seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
@@ -133,7 +139,7 @@ class HeuristicSummarizer:
         by = "human" if isinstance(message, HumanMessage) else "system"
         said = {"by": by, "src": str(message.id or "")}
         text = message_text(message)
-        found = self.binding(text)
+        found = self._binding(text)
         if by == "system" and len(found) > MAX_RULES:
             digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
             rule = f"Follow the system policy: {len(found)} rules, sha256 {digest}."
@@ -172,7 +178,7 @@ class HeuristicSummarizer:
             and not is_briefing(message)
             and bool(text.strip())
             and " ".join(text.split()) != objective
-            and self.binding(text) != sentences(text)
+            and self._binding(text) != sentences(text)
         )
 
 
