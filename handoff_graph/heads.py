@@ -111,6 +111,7 @@ class Heads:
         self._sessions: OrderedDict[str, None] = OrderedDict()
         self._left_to_graph: OrderedDict[str, None] = OrderedDict()
         self._early: OrderedDict[Address, None] = OrderedDict()
+        self._unseen: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def known(self, at: Address) -> Head | None:
         """The head of a checkpoint, if it is in memory."""
@@ -122,6 +123,14 @@ class Heads:
         with self._lock:
             _note(self._heads, at, head, _HEADS)
             self._early.pop(at, None)
+            if head.unseen is not None and not at.ns:
+                _note(self._unseen, at.thread_id, head.unseen, _HEADS)
+            elif self._unseen and not at.ns:
+                self._unseen.pop(at.thread_id, None)
+
+    def unseen(self, thread_id: str) -> dict[str, Any] | None:
+        """The task with a person's change in it that the running graph does not know of."""
+        return self._unseen.get(thread_id) if self._unseen else None
 
     def retire(self, at: Address) -> None:
         """Note that a fold has removed this checkpoint."""

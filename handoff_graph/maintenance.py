@@ -56,7 +56,8 @@ class ThreadMaintenance(BaseCheckpointSaver[str]):
         """Merge a person's update into a thread's task, as a revision of its own.
 
         The checkpoint stays as it is, with its pending writes and interrupts. The next run
-        starts from the change; one that is under way stores it from its next superstep on.
+        starts from the change. One that is under way stores it from its next superstep on, and
+        with a `SummarizerNode` in its graph its agent reads it after its next tool step.
 
         Args:
             thread_id: the thread.
@@ -79,6 +80,11 @@ class ThreadMaintenance(BaseCheckpointSaver[str]):
         name = thread_name(thread_id)
         made = await self._store.awrite(name, self._amend(name, update, reason))
         return await asyncio.to_thread(self._amended, name, made)
+
+    def unseen(self, thread_id: str) -> dict[str, Any] | None:
+        """The task state with a person's change in it, while the run that is under way on this
+        thread does not know of it; None if there is no such thing."""
+        return self._heads.unseen(thread_id)
 
     def _amend(self, name: str, update: TaskUpdate, reason: str) -> Steps[Done]:
         dialect = self._store.dialect

@@ -19,6 +19,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from handoff_graph import review
+from handoff_graph.briefing import render_briefing
 from handoff_graph.channels import declare_task_key
 from handoff_graph.clients import share_of
 from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
@@ -27,7 +28,14 @@ from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepa
 from handoff_graph.model import ModelSummarizer
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
-from handoff_graph.transcript import briefing_revision, has_open_call, is_transcript, rewrite
+from handoff_graph.transcript import (
+    briefing_message,
+    briefing_revision,
+    has_open_call,
+    is_briefing,
+    is_transcript,
+    rewrite,
+)
 
 __all__ = ["HandoffState", "SummarizerNode"]
 
@@ -55,6 +63,7 @@ class _Job(NamedTuple):
     channel: str
     messages: Sequence[BaseMessage]
     folding: Folding | None
+    fresh: Mapping[str, Any] = {}  # briefings that speak of a person's change, by channel
 
 
 class SummarizerNode(Runnable[Any, dict[str, Any]]):
@@ -190,6 +199,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         force = _forced(config)
         return (
             not is_task_state(task)
+            or _edit(config) is not None
             or self._is_for_review(task)
             or any(
                 has_open_call(messages) or due(task, name, messages, self.policy, force=force)
@@ -215,6 +225,10 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         opening = None
         if not is_task_state(state):
             state, opening = self._open(state, transcripts, config)
+        fresh: dict[str, Any] = {}
+        if (edit := _edit(config)) is not None:
+            state = merge(edit, state)
+            opening, fresh = cast(TaskUpdate, state), _rebriefed(transcripts, state)
         if self._is_for_review(state):
             # Before a fold, and not after it: what runs before an interrupt runs again behind it.
             answer = interrupt({"handoff_review": review.report(state)})
@@ -227,7 +241,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
                 folding = prepare(name, messages, self.policy, utc_now())
                 if folding is not None:
                     return _Job(state, opening, name, messages, folding)
-        return _Job(state, opening, "", (), None)
+        return _Job(state, opening, "", (), None, fresh)
 
     def _open(
         self,
@@ -256,7 +270,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
 
     def _opened(self, job: _Job) -> dict[str, Any]:
         """What the node writes where nothing is folded."""
-        return {self.task_key: dict(job.opening)} if job.opening else {}
+        return {self.task_key: dict(job.opening), **job.fresh} if job.opening else {}
 
     def _result(
         self, job: _Job, folding: Folding, summary: Any, *, trusted: bool
@@ -318,6 +332,24 @@ def _warn_of_ids(channel: str) -> None:
         HandoffWarning,
         stacklevel=4,
     )
+
+
+def _edit(config: RunnableConfig | None) -> dict[str, Any] | None:
+    """The task state with a person's change in it that this run has not seen."""
+    saver = saver_of(config)
+    where = (config or {}).get("configurable", {})
+    return None if saver is None else saver.unseen(str(where.get("thread_id", "")))
+
+
+def _rebriefed(
+    transcripts: Mapping[str, Sequence[BaseMessage]], state: Mapping[str, Any]
+) -> dict[str, Any]:
+    text, revision = render_briefing(state), int(state["revision"])
+    return {
+        name: [briefing_message(text, revision=revision, id=str(found[0].id))]
+        for name, found in transcripts.items()
+        if is_briefing(found[0])
+    }
 
 
 def _forced(config: RunnableConfig | None) -> bool:

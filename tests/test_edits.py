@@ -54,6 +54,7 @@ def test_an_edit_is_in_what_the_next_run_reads(database: Database, wired: bool) 
 def test_an_edit_reaches_a_run_that_is_under_way(database: Database, wired: bool) -> None:
     """Another process edits while a tool of this one runs."""
     edits: list[int] = []
+    seen: list[list[Any]] = []
 
     def lookup(key: str) -> str:
         """Look a key up."""
@@ -64,7 +65,8 @@ def test_an_edit_reaches_a_run_that_is_under_way(database: Database, wired: bool
         return output(key)
 
     with database.open(every=5) as saver:
-        builder = build(24, tool=lookup, **({"state": HandoffState} if wired else {}))
+        schema = {"state": HandoffState} if wired else {}
+        builder = build(24, tool=lookup, seen=seen, **schema)
         if wired:
             add_handoff(builder, ledger=None, every=5)
         graph = builder.compile(checkpointer=saver)
@@ -73,6 +75,10 @@ def test_an_edit_reaches_a_run_that_is_under_way(database: Database, wired: bool
         state = saver.task_state(config())
         assert [c["text"] for c in active(state)] == [RULE, NEW_RULE]
         assert NEW_RULE in briefing_of(graph.get_state(config()).values)
+        if wired:
+            read = [bool(NEW_RULE in str(messages[0].content)) for messages in seen]
+            # The superstep of call 8 stores it, the next visit of the node tells the agent.
+            assert read == [False] * 9 + [True] * 16
 
 
 def test_a_retirement_by_hand_takes_the_rule_out_of_the_briefing(database: Database) -> None:
