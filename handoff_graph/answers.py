@@ -16,7 +16,7 @@ from handoff_graph.prompting import FIELDS, SCHEMA
 from handoff_graph.schema import WORK
 from handoff_graph.summarize import Folding, in_order
 from handoff_graph.task import TaskUpdate
-from handoff_graph.transcript import calls_of, is_briefing, message_text
+from handoff_graph.transcript import calls_of, is_briefing, message_text, source_id
 
 __all__ = ["checked", "joined", "update_from"]
 
@@ -143,7 +143,7 @@ def _quoted(item: Mapping[str, str], seen: Sequence[BaseMessage]) -> list[dict[s
         text = message_text(message)
         if quote in _flat(text):
             by = "human" if isinstance(message, HumanMessage) else "system"
-            said = {"by": by, "src": str(message.id or "")}
+            said = {"by": by, "src": source_id(message)}
             written = sentences(text)
             around = [sentence for sentence in written if quote in _flat(sentence)][:1]
             within = (sentence for sentence in written if _flat(sentence) in quote)

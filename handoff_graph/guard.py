@@ -18,7 +18,7 @@ from handoff_graph.binding import sentences
 from handoff_graph.constraints import PROPOSED, retire
 from handoff_graph.schema import MARK, SECTIONS, WORK, new_id
 from handoff_graph.task import TaskUpdate
-from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text
+from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text, source_id
 from handoff_graph.values import check_names, read_items, read_json, read_text
 
 __all__ = ["Guarded", "guard"]
@@ -91,7 +91,7 @@ class _Guard:
         seen = [m for m in (*window.folded, *window.tail) if not is_briefing(m)]
         self.calls = _calls(seen)
         said = [m for m in seen if isinstance(m, (HumanMessage, SystemMessage))]
-        self.said = [(str(m.id or ""), m, _flat(message_text(m))) for m in said]
+        self.said = [(source_id(m), m, _flat(message_text(m))) for m in said]
         self.people = {key: text for key, m, text in self.said if isinstance(m, HumanMessage)}
         self.work = {item["id"]: (name, item) for name in WORK for item in state[name]}
         self.refused: list[str] = []

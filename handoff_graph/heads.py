@@ -77,7 +77,7 @@ def head_of(saved: CheckpointTuple, incoming: Mapping[str, Any], codec: Codec) -
         return recover(values, incoming, task_of(mark, state), state)
     channel = task_channel(values)
     if channel is not None:
-        return Head(values[channel])
+        return Head(values[channel], unseen=values[channel] if EDIT in saved.metadata else None)
     revision = max(revision_of(values), cast(Any, saved.metadata).get(EDIT, 0))
     state = None
     if revision:

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from handoff_graph.binding import sentences
 from handoff_graph.constraints import active, retire
 from handoff_graph.schema import Item
-from handoff_graph.transcript import message_text
+from handoff_graph.transcript import message_text, source_id
 
 __all__ = ["lifted", "lifted_in"]
 
@@ -52,8 +52,8 @@ def lifted(state: Mapping[str, Any], seen: Sequence[BaseMessage], at: str) -> li
     for number, message in enumerate(seen):
         if not isinstance(message, HumanMessage):
             continue
-        later = [str(m.id or "") for m in seen[number + 1 :]]
+        later = [source_id(m) for m in seen[number + 1 :]]
         for rule, why in lifted_in(message_text(message), state):
-            said = {"by": "human", "src": str(message.id or ""), "at": at, "later": later}
+            said = {"by": "human", "src": source_id(message), "at": at, "later": later}
             found += retire(state, rule, why=why, **said)["retirements"]  # type: ignore[arg-type]
     return found

@@ -26,6 +26,7 @@ from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFaile
 from handoff_graph.export_node import fields_of, saver_of
 from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.model import ModelSummarizer
+from handoff_graph.rewriting import rewrite
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
 from handoff_graph.transcript import (
@@ -34,7 +35,6 @@ from handoff_graph.transcript import (
     has_open_call,
     is_briefing,
     is_transcript,
-    rewrite,
 )
 
 __all__ = ["HandoffState", "SummarizerNode"]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from handoff_graph.transcript import calls_of, is_briefing, message_text
+from handoff_graph.transcript import calls_of, is_briefing, message_text, source_id
 
 __all__ = ["FIELDS", "SCHEMA", "Prompt", "prompt", "repair", "tokens"]
 
@@ -239,7 +239,7 @@ def _line(message: BaseMessage, names: Mapping[str, str], room: int) -> str:
     """One message as a line of JSON, cut in the middle until it fits."""
     answered = str(getattr(message, "tool_call_id", None) or "")
     limit = max(200, min(4 * room, _RESULT) if answered or message.type == "tool" else 4 * room)
-    shown: dict[str, Any] = {"role": message.type, "id": message.id or ""}
+    shown: dict[str, Any] = {"role": message.type, "id": source_id(message)}
     calls = calls_of(message)
     if answered:
         shown |= {"call": answered, "tool": message.name or names.get(answered, "")}

@@ -27,7 +27,7 @@ from handoff_graph.binding import BindingDetector, binding_sentences, scope_of, 
 from handoff_graph.lifting import lifted
 from handoff_graph.schema import new_id, stamp
 from handoff_graph.task import TaskUpdate, extend, merge
-from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text
+from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text, source_id
 
 __all__ = ["Folding", "HeuristicSummarizer", "Summarizer", "Summary", "in_order"]
 
@@ -137,7 +137,7 @@ class HeuristicSummarizer:
         if not isinstance(message, (HumanMessage, SystemMessage)):
             return []
         by = "human" if isinstance(message, HumanMessage) else "system"
-        said = {"by": by, "src": str(message.id or "")}
+        said = {"by": by, "src": source_id(message)}
         text = message_text(message)
         found = self._binding(text)
         if by == "system" and len(found) > MAX_RULES:
@@ -200,10 +200,10 @@ def _objective(state: Mapping[str, Any], seen: Sequence[BaseMessage]) -> dict[st
 def _note(message: BaseMessage) -> dict[str, str]:
     text = _shorten(message_text(message), _QUOTE)
     return {
-        "id": new_id("notes", str(message.id or ""), text),
+        "id": new_id("notes", source_id(message), text),
         "text": text,
         "by": "human",
-        "src": str(message.id or ""),
+        "src": source_id(message),
     }
 
 

@@ -128,7 +128,8 @@ class Superstep:
         after, folded, transcripts = yield from self._advance(put, before)
         after, unlisted = without_unlisted(owned_by(after, self.policy.owner))
         after, changed = yield from self._numbered(here, before, after)
-        result, gone = yield from self._store(put, after, folded, transcripts)
+        edited = before.unseen is not None
+        result, gone = yield from self._store(put, after, folded, transcripts, edited=edited)
         if changed is not None:
             check_task(config, changed)
             yield from journal.append(
@@ -282,6 +283,8 @@ class Superstep:
         after: Head,
         folded: bool,
         transcripts: Mapping[str, list[BaseMessage]],
+        *,
+        edited: bool,
     ) -> Steps[tuple[RunnableConfig, list[str]]]:
         """Store the checkpoint as the head has it, and remove what a fold has superseded.
 
@@ -289,8 +292,9 @@ class Superstep:
             What `put` returns, and the ids of the removed checkpoints.
         """
         values = compacted(put.values, after)
-        if after.unseen is not None and after.state is not None:
-            values = rebriefed(values, after.state)
+        if edited and after.state is not None:
+            # Channels whose version is the parent's, where they are stored without the change.
+            values = {**rebriefed(values, after.state), **_retold(values, after.state)}
         stored = cast(Checkpoint, {**put.checkpoint, "channel_values": values})
         told = put.metadata
         if folded and after.state is not None:
@@ -353,3 +357,8 @@ class Superstep:
             writes = [(name, compacted_write(name, value, head)) for name, value in writes]
         yield Inner("put_writes", (config, writes, task_id, task_path))
         return Done(None)
+
+
+def _retold(values: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    channel = task_channel(values)
+    return {} if channel is None else {channel: dict(state)}

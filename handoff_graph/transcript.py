@@ -42,12 +42,15 @@ __all__ = [
     "is_transcript",
     "message_keys",
     "message_text",
-    "rewrite",
+    "source_id",
     "split",
 ]
 
 BRIEFING = "handoff_briefing"
 """The key in a briefing message's `additional_kwargs` that tells it from a person's words."""
+
+ORIGIN = "handoff_origin"
+"""The key in the `additional_kwargs` of a person's message that a fold has moved: its first id."""
 
 
 def is_transcript(value: object) -> TypeGuard[list[BaseMessage]]:
@@ -332,34 +335,6 @@ def _tidy(messages: Sequence[BaseMessage], unit: _Unit) -> bool:
     return all(isinstance(m, (ToolMessage, FunctionMessage)) for m in rest)
 
 
-def rewrite(
-    messages: Sequence[BaseMessage], briefing: SystemMessage, tail: Sequence[BaseMessage]
-) -> list[BaseMessage]:
-    """The reducer writes that turn `messages` into `[briefing, *tail]`.
-
-    Message reducers can replace in place, delete and append, all by id; they cannot insert.
-    So the briefing takes the place, and the id, of the first message; where that one is kept
-    it moves into the place of the next, and so on until a folded message's place is free. The
-    rest of the folded messages are deleted one by one, never all at once: that would take a
-    message which another branch appends in the same superstep with it.
-
-    Args:
-        messages: the transcript as it stands in the channel, every message with an id.
-        briefing: the briefing; its id is replaced.
-        tail: what stays, in order, from `messages`.
-
-    Returns:
-        Replacements and `RemoveMessage`s for the channel.
-    """
-    tail_ids = {m.id for m in tail}
-    writes: list[BaseMessage] = []
-    carried: BaseMessage | None = briefing
-    for message in messages:
-        if carried is not None:
-            writes.append(carried.model_copy(update={"id": message.id}))
-            carried = message if message.id in tail_ids else None
-        elif message.id not in tail_ids:
-            writes.append(RemoveMessage(id=str(message.id)))
-    if carried is not None:
-        writes.append(carried)
-    return writes
+def source_id(message: BaseMessage) -> str:
+    """The id under which a message was first written, which a fold may have changed; or `""`."""
+    return str(message.additional_kwargs.get(ORIGIN) or message.id or "")

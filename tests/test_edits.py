@@ -99,3 +99,24 @@ def test_a_retirement_by_hand_takes_the_rule_out_of_the_briefing(database: Datab
 def test_an_edit_needs_a_task(database: Database) -> None:
     with database.open() as saver, pytest.raises(UnknownThread):
         saver.update_task("nobody", task_update(notes=["hello"]))
+
+
+def test_a_fold_that_moves_a_message_says_nothing_again(database: Database) -> None:
+    """A rule that was retired before the first fold stays so: the message that the fold moves
+    to another id has said it once."""
+    with database.open() as saver:
+        builder = build(24, state=HandoffState)
+        add_handoff(builder, ledger=None, every=5)
+        graph = builder.compile(checkpointer=saver, interrupt_before=["tools"])
+        graph.invoke(request(), config())
+        graph.invoke(None, config())
+        graph.invoke(None, config())
+        task = saver.task_state(config())
+        assert not task["folds"]
+        saver.update_task("t", retire(task, active(task)[0]["id"], why="It is over.", by="dana"))
+        while graph.get_state(config()).next:
+            graph.invoke(None, config())
+        task = saver.task_state(config())
+        assert task["folds"]["messages"]["n"] == 4
+        assert active(task) == []
+        assert "also" not in task["constraints"][0]

@@ -19,6 +19,7 @@ from langchain_core.messages import (
 )
 from langgraph.graph.message import _messages_delta_reducer, add_messages
 
+from handoff_graph.rewriting import rewrite
 from handoff_graph.transcript import (
     approximate_tokens,
     briefing_message,
@@ -30,7 +31,6 @@ from handoff_graph.transcript import (
     is_transcript,
     message_keys,
     message_text,
-    rewrite,
     split,
 )
 
