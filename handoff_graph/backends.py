@@ -53,7 +53,8 @@ def store_around(inner: BaseCheckpointSaver[Any]) -> Store:
         return store
     raise TypeError(
         f"HandoffSaver wraps a SqliteSaver, a PostgresSaver or an AsyncPostgresSaver, not "
-        f"{type(inner).__name__}. For SQLite no AsyncSqliteSaver is needed: one SqliteSaver "
+        f"{type(inner).__name__}. To open a database, use HandoffSaver.from_conn_string(...) in a "
+        "with statement. For SQLite no AsyncSqliteSaver is needed: one SqliteSaver "
         "serves invoke and ainvoke."
     )
 

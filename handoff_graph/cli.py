@@ -215,6 +215,8 @@ def _resume_lines(found: catalog.Thread, standing: Standing) -> Iterator[str]:
     counts = _counts(state)
     parts = [f"{n} {name}" for name, n in counts.items() if n]
     yield ", ".join(parts) or "nothing done yet"
+    if found.newest_checkpoint > found.checkpoint_id:
+        yield f"the run went on since revision {found.revision}: that is in its checkpoint only"
     for item in state["blocked"]:
         needs = f" (needs: {item['needs']})" if item.get("needs") else ""
         yield f"blocked: {item['text']}{needs}"
@@ -338,6 +340,9 @@ def main() -> None:
         _complain(f"handoff: {error}")
         sys.exit(1)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
+            click.echo(error.format_message())
+            sys.exit(0)
         _complain(*_usage(error))
         sys.exit(error.exit_code)
     except click.Abort:

@@ -143,6 +143,7 @@ def fold_channels(
     now: Callable[[], str],
     *,
     rebuilt: bool = False,
+    force: bool = False,
 ) -> Head:
     """Fold every transcript that is due, for a graph that does not fold by itself.
 
@@ -154,6 +155,7 @@ def fold_channels(
         now: gives the stamp of a fold; called only if there is one.
         rebuilt: the transcripts come from the database, where earlier folds are in effect;
             a running graph may still hold what those folded.
+        force: whether the run asks for it, whatever the counts say.
 
     Returns:
         The task as of this checkpoint; the very same `head` if nothing was due.
@@ -161,7 +163,7 @@ def fold_channels(
     for name, messages in transcripts.items():
         known = head.channels.get(name)
         stored = compact(messages, known)
-        if not due(head.state or {}, name, stored, policy):
+        if not due(head.state or {}, name, stored, policy, force=force):
             continue
         folding = prepare(name, stored, policy, now())
         if folding is None:

@@ -44,6 +44,9 @@ __all__ = [
     "update_between",
 ]
 
+FORCE = "handoff_force"
+"""Set true in `config["configurable"]` to have that run fold whatever it can."""
+
 _NEWS = 4  # a fold for length comes when at least a quarter of the bound is new
 
 
@@ -72,7 +75,10 @@ class Policy:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if self.max_tokens is not None and self.max_tokens < 1:
+        if not isinstance(self.owner, str):
+            raise ValueError(f"owner must be a name, not {self.owner!r}")
+        most = self.max_tokens
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             raise ValueError(f"max_tokens must be at least 1 or None, not {self.max_tokens!r}")
 
 

@@ -24,7 +24,7 @@ from handoff_graph.channels import declare_task_key
 from handoff_graph.clients import share_of
 from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
 from handoff_graph.export_node import fields_of, saver_of
-from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
+from handoff_graph.fold import FORCE, Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.model import ModelSummarizer
 from handoff_graph.rewriting import rewrite
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
@@ -43,9 +43,6 @@ AsyncSummarizer = Callable[[Mapping[str, Any], Folding], Awaitable[TaskUpdate]]
 Model = Summarizer | AsyncSummarizer | ModelSummarizer | Runnable[Any, Any] | str
 OnError = Literal["fallback", "skip", "raise"]
 Review = Literal["mark", "interrupt"]
-
-FORCE = "handoff_force"
-"""Set true in `config["configurable"]` to have the nodes of that run fold what they can."""
 
 
 class HandoffState(TypedDict):

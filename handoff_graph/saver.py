@@ -84,17 +84,19 @@ class HandoffSaver(ThreadMaintenance):
         history: History = "milestones",
         _store: Store | None = None,
     ) -> None:
+        store = _store or store_around(inner)
         super().__init__(serde=inner.serde)
         waits = isinstance(summarizer, (str, Runnable, ModelSummarizer))
-        if waits or inspect.iscoroutinefunction(summarizer):
-            found = type(summarizer).__name__ if waits else "a coroutine function"
+        is_coroutine = inspect.iscoroutinefunction(summarizer)
+        if waits or is_coroutine or not (summarizer is None or callable(summarizer)):
+            found = "a coroutine function" if is_coroutine else type(summarizer).__name__
             raise TypeError(
                 f"summarizer: expected a plain function, found {found}. The saver "
                 "folds inside put, where nothing may wait; give it to a SummarizerNode instead."
             )
         self.inner = inner
         self.policy = Policy(every, keep, max_tokens, budget, owner)
-        self._store = _store or store_around(inner)
+        self._store = store
         self._codec = codec_of(inner.serde)
         self._superstep = Superstep(
             self._store.dialect,

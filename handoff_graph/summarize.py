@@ -90,6 +90,15 @@ _WRITES = re.compile(
 _remembering = lru_cache(64)(binding_sentences)
 
 
+# A person who says no more than this means what stands there already.
+_SAYS_GO = re.compile(
+    r"\W*(?:(?:ok(?:ay)?|yes|please|now|and|so|then|just|you\s+can)\W+)*(?:go\s+(?:on|ahead)|continue"
+    r"|proceed|carry\s+on|resume|keep\s+going|ok(?:ay)?|yes|thanks?(?:\s+you)?)"
+    r"(?:\W+(?:please|now|then|thanks?|with\s+(?:it|this|that)))*\W*\Z",
+    re.IGNORECASE,
+)
+
+
 class HeuristicSummarizer:
     """Reads the task off the messages: no model, deterministic, a few milliseconds.
 
@@ -170,10 +179,20 @@ class HeuristicSummarizer:
         found = [_note(m) for m in folding.folded if self._is_note(m, objective)]
         return in_order(found, folding.at)
 
-    def _is_note(self, message: BaseMessage, objective: str) -> bool:
-        """Whether these are a person's words that no other field quotes in full."""
-        text = message_text(message)
+    @staticmethod
+    def _is_last_word(message: BaseMessage) -> bool:
+        """Whether this is how an agent ended a run: what it leaves to the next one."""
         return (
+            isinstance(message, AIMessage)
+            and not calls_of(message)
+            and bool(message_text(message).strip())
+        )
+
+    def _is_note(self, message: BaseMessage, objective: str) -> bool:
+        """Whether these are words that no other field quotes in full: a person's, or an agent's
+        at the end of its run."""
+        text = message_text(message)
+        return self._is_last_word(message) or (
             isinstance(message, HumanMessage)
             and not is_briefing(message)
             and bool(text.strip())
@@ -202,7 +221,7 @@ def _note(message: BaseMessage) -> dict[str, str]:
     return {
         "id": new_id("notes", source_id(message), text),
         "text": text,
-        "by": "human",
+        "by": "human" if isinstance(message, HumanMessage) else "agent",
         "src": source_id(message),
     }
 
@@ -216,7 +235,7 @@ def _has_plan(state: Mapping[str, Any]) -> bool:
 def _next_action(seen: Sequence[BaseMessage]) -> str:
     for message in reversed(seen):
         text = message_text(message).strip()
-        if text and isinstance(message, HumanMessage):
+        if text and isinstance(message, HumanMessage) and not _SAYS_GO.match(text):
             return "Open request: " + _shorten(text, _QUOTE)
         if text and isinstance(message, AIMessage):
             return _shorten(text, _QUOTE)

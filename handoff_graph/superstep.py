@@ -40,7 +40,7 @@ from handoff_graph.deltas import open_deltas, rebuilt, with_snapshots
 from handoff_graph.dialect import Dialect
 from handoff_graph.edits import amended, rebriefed
 from handoff_graph.errors import CheckpointRemoved, HandoffWarning, ThreadDeleted
-from handoff_graph.fold import Policy
+from handoff_graph.fold import FORCE, Policy
 from handoff_graph.heads import Heads, address, head_of, read_checkpoint
 from handoff_graph.milestones import FOLD
 from handoff_graph.refusals import check_metadata, check_task
@@ -217,10 +217,12 @@ class Superstep:
             return before, False, {}
         held = transcripts_in(put.values)
         sizes = {name: len(messages) for name, messages in held.items()}
-        if not self._watches.is_due(*put.here, sizes):
+        force = bool(put.config["configurable"].get(FORCE))
+        if not force and not self._watches.is_due(*put.here, sizes):
             return before, False, {}
         read = yield from self._read(put, names)
-        after = self._fold(self._fold(before, held), read, rebuilt=True)
+        after = self._fold(before, held, force=force)
+        after = self._fold(after, read, force=force, rebuilt=True)
         folds = (after.state or {}).get("folds", {})
         left = {n: compact(m, after.channels.get(n)) for n, m in {**held, **read}.items()}
         looked = partial(self._watches.looked, *put.here, left, sizes, folds)
@@ -248,12 +250,23 @@ class Superstep:
         return (yield from rebuilt(at, names))
 
     def _fold(
-        self, head: Head, transcripts: Mapping[str, list[BaseMessage]], *, rebuilt: bool = False
+        self,
+        head: Head,
+        transcripts: Mapping[str, list[BaseMessage]],
+        *,
+        force: bool,
+        rebuilt: bool = False,
     ) -> Head:
         """The head after the folds that are due; the same where there are none, or one fails."""
         try:
             return fold_channels(
-                head, transcripts, self.policy, self.summarizer, utc_now, rebuilt=rebuilt
+                head,
+                transcripts,
+                self.policy,
+                self.summarizer,
+                utc_now,
+                rebuilt=rebuilt,
+                force=force,
             )
         except Exception as error:
             warnings.warn(
@@ -294,7 +307,9 @@ class Superstep:
         values = compacted(put.values, after)
         if edited and after.state is not None:
             # Channels whose version is the parent's, where they are stored without the change.
-            values = {**rebriefed(values, after.state), **_retold(values, after.state)}
+            channel = task_channel(values)
+            task = {} if channel is None else {channel: dict(after.state)}
+            values = {**rebriefed(values, after.state), **task}
         stored = cast(Checkpoint, {**put.checkpoint, "channel_values": values})
         told = put.metadata
         if folded and after.state is not None:
@@ -357,8 +372,3 @@ class Superstep:
             writes = [(name, compacted_write(name, value, head)) for name, value in writes]
         yield Inner("put_writes", (config, writes, task_id, task_path))
         return Done(None)
-
-
-def _retold(values: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    channel = task_channel(values)
-    return {} if channel is None else {channel: dict(state)}

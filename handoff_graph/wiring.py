@@ -107,6 +107,11 @@ def _summarizer(ready: SummarizerNode | None, options: Mapping[str, Any]) -> Sum
             raise TypeError(f"add_handoff has no option {name!r}; {hint}")
     if ready is None:
         return SummarizerNode(**options)
+    if not isinstance(ready, SummarizerNode):
+        raise TypeError(
+            f"summarizer= takes a SummarizerNode, not {type(ready).__name__}; give a callable or a "
+            "model as model="
+        )
     if options:
         raise TypeError(
             f"add_handoff would ignore {', '.join(f'{name}=' for name in options)} beside "

@@ -339,3 +339,17 @@ def test_a_text_cannot_open_a_line_of_its_own() -> None:
     text = render_briefing(merge({}, task_update(by="tool", done=[evil])))
     assert [line for line in text.splitlines() if line.startswith("Constraints")] == []
     assert "\u202e" not in text
+
+
+def test_the_last_words_of_a_run_outlive_a_mere_go_on() -> None:
+    said = AIMessage("Stopped: the window closed, resume h6 after 22:00.", id="z")
+    messages = [*history(1), said, HumanMessage("Go on, please.", id="go"), *exchange(5)]
+    state = fold([*messages, *exchange(6)]).state
+    assert [n["text"] for n in state["notes"]] == [said.content]
+    assert "go on" not in state["next_action"].lower()
+
+
+@pytest.mark.parametrize("text", ["Go on.", "ok, continue", "Yes please", "Proceed!", "resume now"])
+def test_a_request_that_only_says_go_is_no_next_action(text: str) -> None:
+    state = fold([*history(3), HumanMessage(text, id="go"), *exchange(5), *exchange(6)]).state
+    assert state["next_action"] == f"Open request: {REQUEST}"

@@ -770,3 +770,18 @@ def test_closing_gives_the_space_of_folds_back_to_the_disk(tmp_path: Path) -> No
     saver.close()
     with HandoffSaver.from_conn_string(path) as again:
         assert "k50" in str(again.task_state(config()))
+
+
+def test_a_run_that_asks_for_it_folds_with_the_saver_alone(tmp_path: Path) -> None:
+    with HandoffSaver.from_conn_string(tmp_path / "h.db") as saver:
+        graph = build(3).compile(checkpointer=saver)
+        graph.invoke(request(), config(handoff_force=True))
+        task = saver.task_state(config())
+        assert task["folds"]["messages"]["n"] >= 3
+        assert is_briefing(graph.get_state(config()).values["messages"][0])
+
+
+@pytest.mark.parametrize("wrong", ["handoff.db", None, 5])
+def test_what_is_no_saver_is_refused_with_the_way_to_open_one(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="from_conn_string"):
+        HandoffSaver(wrong)
