@@ -7,9 +7,10 @@ database or a graph, so the sync and async drivers share every line of it.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
@@ -40,6 +41,7 @@ __all__ = [
     "due",
     "may_be_due",
     "prepare",
+    "spared",
     "tokens_left",
     "update_between",
 ]
@@ -224,6 +226,23 @@ def prepare(
     return Folding(channel, parts.folded, parts.tail, parts.calls, keys[-1], at)
 
 
+def spared(state: Mapping[str, Any], folding: Folding) -> tuple[Mapping[str, Any], Folding]:
+    """Copies, for a summarizer that is not ours: what it changes in them changes nothing.
+
+    Arguments as for `complete`.
+    """
+    folded, tail = ([_copied(m) for m in part] for part in (folding.folded, folding.tail))
+    return copy.deepcopy(dict(state)), replace(folding, folded=folded, tail=tail)
+
+
+def _copied(message: BaseMessage) -> BaseMessage:
+    try:
+        return copy.deepcopy(message)
+    except Exception:  # a tool may have attached anything to it, a lock or a connection
+        data = {"content": copy.deepcopy(message.content), "artifact": None}
+        return message.model_copy(update=data)
+
+
 def complete(
     state: Mapping[str, Any],
     folding: Folding,
@@ -262,8 +281,7 @@ def complete(
     merged = extend(merged, let.update)
     if merged["phase"] != before["folds"].get(folding.channel, {}).get("phase", ""):
         merged = extend(merged, step_over(before, folding.at))
-    drift = _drift(merged, folding, let)
-    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}, drift))
+    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
         warnings.warn(
@@ -274,7 +292,9 @@ def complete(
             stacklevel=2,
         )
     revision = int(before["revision"]) + 1
-    after = {**fitted.state, "revision": revision}
+    fold = {**merged["folds"][folding.channel], "drift": _drift(fitted.state, folding, let)}
+    folds = {**merged["folds"], folding.channel: fold}
+    after = {**fitted.state, "folds": folds, "revision": revision}
     briefing = briefing_message(render_briefing(after), revision=revision, id=id)
     return Fold(after, update_between(before, after), briefing, folding)
 
@@ -282,7 +302,9 @@ def complete(
 def _drift(state: Mapping[str, Any], folding: Folding, let: Guarded) -> dict[str, Any]:
     """The report of a fold: what went, what the guard did, which names are known no more."""
     texts = [message_text(m) for m in folding.folded if not is_briefing(m)]
-    known = canonical(content(state)) + "".join(message_text(m) for m in folding.tail)
+    # Of the folds only their own reports tell, and those do not know what they miss.
+    record = {name: value for name, value in state.items() if name != "folds"}
+    known = "\n".join([canonical(record), *(message_text(m) for m in folding.tail)])
     report = {
         "put_back": let.put_back,
         "refused": let.refused,
@@ -296,7 +318,6 @@ def _bookkeeping(
     folding: Folding,
     policy: Policy,
     cost: Mapping[str, float],
-    drift: Mapping[str, Any],
 ) -> TaskUpdate:
     owner = policy.owner or state["owner"] or "agent"
     last = state["folds"].get(folding.channel, {})
@@ -307,7 +328,6 @@ def _bookkeeping(
         "anchor": folding.anchor,
         "at": folding.at,
         "phase": state["phase"],
-        "drift": drift,
     }
     spent = _sum(last.get("cost", {}), cost)
     if spent:

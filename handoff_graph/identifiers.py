@@ -46,5 +46,11 @@ def repeated(texts: Iterable[str], known: str, most: int = 10) -> list[str]:
         most: how many to return at most, the most frequent first.
     """
     counts = Counter(name for text in texts for name in set(identifiers(text)))
-    missing = [(n, name) for name, n in counts.items() if n > 1 and name not in known]
+    missing = [(n, name) for name, n in counts.items() if n > 1 and not _is_in(name, known)]
     return [name for _, name in sorted(missing, key=lambda pair: (-pair[0], pair[1]))[:most]]
+
+
+def _is_in(name: str, text: str) -> bool:
+    """Whether a text has this name, and not merely a longer one."""
+    whole = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
+    return name in text and re.search(whole, text) is not None

@@ -19,9 +19,9 @@ from typing_extensions import TypedDict
 
 from handoff_graph import review
 from handoff_graph.channels import declare_task_key
-from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
+from handoff_graph.errors import HandoffWarning, InvalidTask, MissingChannel, SummarizerFailed
 from handoff_graph.export_node import fields_of, saver_of
-from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
+from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare, spared
 from handoff_graph.model import ModelSummarizer
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
@@ -141,7 +141,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             if isinstance(self.model, ModelSummarizer):
                 made: Any = self.model(job.state, job.folding, config)
             else:
-                made = self._summarizer(job.state, job.folding)
+                made = self._summarizer(*self._given(job.state, job.folding))
             if inspect.isawaitable(made):
                 made = _awaited(made)
             return self._result(job, job.folding, made, trusted=self.model is None)
@@ -159,9 +159,10 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             if isinstance(self.model, ModelSummarizer):
                 made: Any = await self.model.acall(job.state, job.folding, config)
             elif inspect.iscoroutinefunction(self._summarizer):
-                made = await self._summarizer(job.state, job.folding)
+                made = await self._summarizer(*self._given(job.state, job.folding))
             else:
-                made = await asyncio.to_thread(self._summarizer, job.state, job.folding)
+                given = self._given(job.state, job.folding)
+                made = await asyncio.to_thread(self._summarizer, *given)
                 if inspect.isawaitable(made):
                     made = await made
             return self._result(job, job.folding, made, trusted=self.model is None)
@@ -171,6 +172,11 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
     @property
     def _summarizer(self) -> Callable[[Mapping[str, Any], Folding], Any]:
         return self._heuristic if self.model is None else cast(Summarizer, self.model)
+
+    def _given(
+        self, state: Mapping[str, Any], folding: Folding
+    ) -> tuple[Mapping[str, Any], Folding]:
+        return (state, folding) if self.model is None else spared(state, folding)
 
     def has_work(self, state: Any, config: RunnableConfig | None = None) -> bool:
         """Whether a visit with this state would open or fold, or cannot be judged yet.
@@ -210,8 +216,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             state, opening = self._open(state, transcripts, config)
         if self._is_for_review(state):
             # Before a fold, and not after it: what runs before an interrupt runs again behind it.
-            answer = interrupt({"handoff_review": review.report(state)})
-            return _Job(state, cast(TaskUpdate, review.answered(state, answer)), "", (), None)
+            return _Job(state, cast(TaskUpdate, _reviewed(state)), "", (), None)
         for name, messages in transcripts.items():
             if due(state, name, messages, self.policy, force=_forced(config)):
                 if not all(message.id for message in messages):
@@ -284,6 +289,21 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             stacklevel=3,
         )
         return self._opened(job) if result is None else result
+
+
+def _reviewed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The task state after a person's review, asked for until the answer is one.
+
+    LangGraph keeps an answer with the checkpoint and gives it again: to raise for a wrong one
+    would raise at every resume from there on.
+    """
+    told: dict[str, Any] = review.report(state)
+    while True:
+        answer = interrupt({"handoff_review": told})
+        try:
+            return review.answered(state, answer)
+        except InvalidTask as error:
+            told = {**told, "answer_refused": str(error)}
 
 
 def _awaited(pending: Awaitable[Any]) -> Any:
