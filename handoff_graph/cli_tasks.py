@@ -77,9 +77,7 @@ def review(
 @click.command()
 @click.argument("thread")
 @click.argument("constraint")
-@click.option(
-    "--why", required=True, callback=_said, help="The reason, which the journal keeps."
-)
+@click.option("--why", required=True, callback=_said, help="The reason, which the journal keeps.")
 @_by_option
 @database_option
 def retire(thread: str, constraint: str, why: str, by: str, db: str) -> None:

@@ -17,7 +17,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from handoff_graph.channels import is_in_flight, task_channel, transcripts_in, with_transcripts
 from handoff_graph.errors import HandoffWarning
-from handoff_graph.fold import Fold, Policy, complete, due, prepare, spared
+from handoff_graph.fold import Fold, Policy, complete, due, prepare
+from handoff_graph.sparing import spared
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.task import upcast
 from handoff_graph.transcript import (

@@ -7,10 +7,9 @@ database or a graph, so the sync and async drivers share every line of it.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
@@ -41,7 +40,6 @@ __all__ = [
     "due",
     "may_be_due",
     "prepare",
-    "spared",
     "tokens_left",
     "update_between",
 ]
@@ -226,23 +224,6 @@ def prepare(
     return Folding(channel, parts.folded, parts.tail, parts.calls, keys[-1], at)
 
 
-def spared(state: Mapping[str, Any], folding: Folding) -> tuple[Mapping[str, Any], Folding]:
-    """Copies, for a summarizer that is not ours: what it changes in them changes nothing.
-
-    Arguments as for `complete`.
-    """
-    folded, tail = ([_copied(m) for m in part] for part in (folding.folded, folding.tail))
-    return copy.deepcopy(dict(state)), replace(folding, folded=folded, tail=tail)
-
-
-def _copied(message: BaseMessage) -> BaseMessage:
-    try:
-        return copy.deepcopy(message)
-    except Exception:  # a tool may have attached anything to it, a lock or a connection
-        data = {"content": copy.deepcopy(message.content), "artifact": None}
-        return message.model_copy(update=data)
-
-
 def complete(
     state: Mapping[str, Any],
     folding: Folding,
@@ -302,8 +283,8 @@ def complete(
 def _drift(state: Mapping[str, Any], folding: Folding, let: Guarded) -> dict[str, Any]:
     """The report of a fold: what went, what the guard did, which names are known no more."""
     texts = [message_text(m) for m in folding.folded if not is_briefing(m)]
-    # Of the folds only their own reports tell, and those do not know what they miss.
-    record = {name: value for name, value in state.items() if name != "folds"}
+    # An earlier report names what is missing, and a roll-up only carries what is to go.
+    record = {k: v for k, v in state.items() if k not in ("folds", "rolled_up")}
     known = "\n".join([canonical(record), *(message_text(m) for m in folding.tail)])
     report = {
         "put_back": let.put_back,

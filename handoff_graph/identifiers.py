@@ -1,4 +1,6 @@
-"""Names that must not get lost in a summary: paths, tables, hosts, ids, codes, quantities. Pure."""
+"""Names that must not get lost in a summary: paths, tables, hosts, ids, codes, quantities.
+
+And whether two texts may speak of the same. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-__all__ = ["identifiers", "repeated"]
+__all__ = ["akin", "identifiers", "repeated"]
 
 # Bounded on every side, so that each takes linear time on any text.
 _KINDS = (
@@ -21,6 +23,56 @@ _KINDS = (
     r"\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?",  # addresses
 )
 _IDENTIFIER = re.compile("|".join(rf"(?<![\w./@-])(?:{kind})(?![\w@]|[./-]\w)" for kind in _KINDS))
+_WORD = re.compile(r"[^\W_]+")
+_STEM = 4  # letters by which two words are taken for the same
+_DIGITS = 3  # of a number that tells one thing from another
+_COMMON = frozenset(  # stems of words that stand in any text
+    [
+        "abou",
+        "afte",
+        "also",
+        "been",
+        "befo",
+        "from",
+        "have",
+        "into",
+        "just",
+        "like",
+        "more",
+        "most",
+        "only",
+        "othe",
+        "over",
+        "same",
+        "some",
+        "such",
+        "than",
+        "that",
+        "thei",
+        "them",
+        "then",
+        "ther",
+        "thes",
+        "they",
+        "this",
+        "thos",
+        "unti",
+        "upon",
+        "very",
+        "want",
+        "were",
+        "what",
+        "when",
+        "wher",
+        "whic",
+        "will",
+        "with",
+        "woul",
+        "your",
+        "done",
+        "succ",
+    ]
+)
 _LONGEST = 20_000  # characters of one text that are looked at
 
 
@@ -54,3 +106,21 @@ def _is_in(name: str, text: str) -> bool:
     """Whether a text has this name, and not merely a longer one."""
     whole = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
     return name in text and re.search(whole, text) is not None
+
+
+def akin(text: str, other: str) -> bool:
+    """Whether two texts may speak of the same thing: they share a word that tells something.
+
+    Example:
+        >>> akin("Copied the users table", "copy_table(name=users) -> ok"), akin("with it", "with")
+        (True, False)
+    """
+    return bool(_words(text) & _words(other))
+
+
+def _words(text: str) -> set[str]:
+    """The stems of the longer words, and what has a digit in it, but short numbers."""
+    words = [word.lower() for word in _WORD.findall(text)]
+    stems = {w[:_STEM] for w in words if len(w) >= _STEM} - _COMMON
+    named = {w for w in words if not w.isalpha() and not (w.isdigit() and len(w) < _DIGITS)}
+    return stems | named

@@ -81,7 +81,9 @@ def _mentions(sentence: str, state: Mapping[str, Any]) -> list[tuple[int, int, s
     """
     rules = [c for c in state.get("constraints", ()) if c["text"] != sentence]
     # An id that is also another item's may mean that one.
-    others = {i.get("id") for name in SECTIONS if name != "constraints" for i in state.get(name, ())}
+    others = {
+        i.get("id") for name in SECTIONS if name != "constraints" for i in state.get(name, ())
+    }
     ways = {rule["id"]: rule["id"] for rule in rules if rule["id"] not in others}
     ways |= {rule["text"]: rule["id"] for rule in rules}
     words = sorted((w for w in ways if w in sentence), key=len, reverse=True)

@@ -21,8 +21,9 @@ from handoff_graph import review
 from handoff_graph.channels import declare_task_key
 from handoff_graph.errors import HandoffWarning, InvalidTask, MissingChannel, SummarizerFailed
 from handoff_graph.export_node import fields_of, saver_of
-from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare, spared
+from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.model import ModelSummarizer
+from handoff_graph.sparing import spared
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
 from handoff_graph.transcript import briefing_revision, has_open_call, is_transcript, rewrite

@@ -403,7 +403,9 @@ class Watch:
 def run_with_nodes(summarizer: Summarizer, every: int, folds: int = FOLDS) -> list[dict[str, Any]]:
     """The states after each fold by a `SummarizerNode`."""
     node = SummarizerNode(every=every, model=summarizer, budget=PLENTY)
-    watch, task, states = Watch(), {}, []
+    watch = Watch()
+    states: list[dict[str, Any]] = []
+    task: dict[str, Any] = {}
     messages: list[Any] = []
     for number, stretch in enumerate(stretches()):
         messages = add_messages(messages, stretch)
@@ -434,11 +436,14 @@ def run_alone(summarizer: Summarizer, every: int, folds: int = FOLDS) -> list[di
     builder = StateGraph(MessagesState)
     builder.add_node("n", lambda state: {})
     builder.add_edge(START, "n")
-    watch, states, seen = Watch(), [], 0
+    watch, seen = Watch(), 0
+    states: list[dict[str, Any]] = []
     options = {"every": every, "budget": PLENTY, "summarizer": summarizer}
     with HandoffSaver.from_conn_string(":memory:", **options) as saver:
         graph = builder.compile(checkpointer=saver)
         for number, stretch in enumerate(stretches()):
+            if number > 5 * folds:  # the longer it folds nothing, the more each step costs
+                break
             watch.hears(stretch)
             graph.update_state(config(), {"messages": stretch}, as_node="n")
             task = saver.task_state(config())
@@ -490,7 +495,7 @@ def test_P3_holds_for_real_conversations_where_the_saver_folds_alone(name: str) 
     make, word = HOSTILE.get(name, (AllInTurn, ""))
     long = name in ("all in turn", "remembers")
     states = run_alone(make(), 1 + len(name) % 3, folds=FOLDS if long else 15)
-    assert bool(states) == (name != "fails")
+    assert len(states) >= (0 if name == "fails" else 5 if name == "rubbish" else 15)
     if word:
         assert any(word in line for state in states for line in drift(state))
 
@@ -713,7 +718,7 @@ def test_P3_a_sentence_by_which_a_rule_was_lifted_is_no_rule() -> None:
         {"done": [{"text": "Rotated the kettle", "src": "call-2"}]},  # failed
         {"done": [{"text": "Looked ORA-01555 up", "src": "call-9"}]},  # never made
         {"done": [{"text": "Looked ORA-01555 up", "src": "a1"}]},  # the id of a message
-        {"done": [{"text": "Looked it up with this and that", "src": "call-1"}]},
+        {"done": [{"text": "Went on with this and that", "src": "call-1"}]},
         {"done": [{"text": "Rotated 3 kettles", "src": "call-1"}]},
     ],
 )
@@ -953,7 +958,7 @@ def test_a_name_that_was_rolled_up_is_not_in_the_state() -> None:
     made = HeuristicSummarizer()({}, folding)
     state = complete({}, folding, made, Policy(), "b", trusted=True).state
     assert state["rolled_up"]["done"]["count"] > 2
-    assert "db-07" not in canonical({k: v for k, v in state.items() if k != "folds"})
+    assert "db-07" not in canonical([state[name] for name in SECTIONS])
     assert state["folds"]["messages"]["drift"]["missing"] == ["db-07"]
 
 
@@ -1097,4 +1102,3 @@ def test_P3_a_fold_with_any_summary_is_made_or_refused_whole(
 def test_the_transcripts_are_where_the_tests_look(transcripts: Path) -> None:
     assert transcripts == SHARED / "transcripts"
     assert sum(len(s) for s in recorded()) > 1_000
-
