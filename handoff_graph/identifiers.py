@@ -26,52 +26,10 @@ _IDENTIFIER = re.compile("|".join(rf"(?<![\w./@-])(?:{kind})(?![\w@]|[./-]\w)" f
 _WORD = re.compile(r"[^\W_]+")
 _STEM = 4  # letters by which two words are taken for the same
 _DIGITS = 3  # of a number that tells one thing from another
-_COMMON = frozenset(  # stems of words that stand in any text
-    [
-        "abou",
-        "afte",
-        "also",
-        "been",
-        "befo",
-        "from",
-        "have",
-        "into",
-        "just",
-        "like",
-        "more",
-        "most",
-        "only",
-        "othe",
-        "over",
-        "same",
-        "some",
-        "such",
-        "than",
-        "that",
-        "thei",
-        "them",
-        "then",
-        "ther",
-        "thes",
-        "they",
-        "this",
-        "thos",
-        "unti",
-        "upon",
-        "very",
-        "want",
-        "were",
-        "what",
-        "when",
-        "wher",
-        "whic",
-        "will",
-        "with",
-        "woul",
-        "your",
-        "done",
-        "succ",
-    ]
+_COMMON = re.compile(  # stems of words that stand in any text
+    "abou|afte|also|been|befo|done|from|have|into|just|like|more|most|only|othe|over|same|some"
+    "|succ|such|than|that|thei|them|then|ther|thes|they|this|thos|unti|upon|very|want|were|what"
+    "|when|wher|whic|will|with|woul|your"
 )
 _LONGEST = 20_000  # characters of one text that are looked at
 
@@ -121,6 +79,6 @@ def akin(text: str, other: str) -> bool:
 def _words(text: str) -> set[str]:
     """The stems of the longer words, and what has a digit in it, but short numbers."""
     words = [word.lower() for word in _WORD.findall(text)]
-    stems = {w[:_STEM] for w in words if len(w) >= _STEM} - _COMMON
+    stems = {w[:_STEM] for w in words if len(w) >= _STEM and not _COMMON.match(w)}
     named = {w for w in words if not w.isalpha() and not (w.isdigit() and len(w) < _DIGITS)}
     return stems | named
