@@ -53,6 +53,8 @@ def review(
     """
     if sign and reject:
         raise click.UsageError("--sign or --reject, not both")
+    if note and not sign:
+        raise click.UsageError("--note goes with --sign; --reject says itself what to keep")
     state = _state(thread, db)
     if not sign and not reject:
         found = reviews.report(state)

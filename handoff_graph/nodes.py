@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from handoff_graph import review
 from handoff_graph.channels import declare_task_key
-from handoff_graph.errors import HandoffWarning, InvalidTask, MissingChannel, SummarizerFailed
+from handoff_graph.errors import HandoffError, HandoffWarning, MissingChannel, SummarizerFailed
 from handoff_graph.export_node import fields_of, saver_of
 from handoff_graph.fold import Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.model import ModelSummarizer
@@ -303,7 +303,7 @@ def _reviewed(state: Mapping[str, Any]) -> dict[str, Any]:
         answer = interrupt({"handoff_review": told})
         try:
             return review.answered(state, answer)
-        except InvalidTask as error:
+        except HandoffError as error:
             told = {**told, "answer_refused": str(error)}
 
 

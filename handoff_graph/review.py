@@ -122,6 +122,7 @@ def answered(state: Mapping[str, Any], answer: Any) -> dict[str, Any]:
 
     Raises:
         InvalidTask: the answer is neither, or its edit breaks the schema.
+        UnsupportedSchema: its edit is of a newer version.
     """
     said: Any = {"approve": True} if answer == "approve" or answer is True else answer
     if not isinstance(said, Mapping) or not _is_answer(said):
@@ -132,8 +133,8 @@ def answered(state: Mapping[str, Any], answer: Any) -> dict[str, Any]:
     if edit is not None:
         state = merge(state, {"by": by, "at": utc_now(), **edit})
     verdict: Verdict = "rejected" if "reject" in said else "approved"
-    note = said.get("reject") or said.get("approve") or said.get("note") or ""
-    note = note if isinstance(note, str) else ""
+    notes = (said.get(name) for name in ("reject", "approve", "note"))
+    note = next((text for text in notes if text and isinstance(text, str)), "")
     return merge(state, signed(state, by=by, note=note, verdict=verdict))
 
 
