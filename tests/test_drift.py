@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import REQUEST, RULE, config
+from agents import REQUEST, RULE, build, config, output, raw_rows, request, tool_outputs
 from conftest import SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -960,6 +960,28 @@ def test_a_name_that_was_rolled_up_is_not_in_the_state() -> None:
     assert state["rolled_up"]["done"]["count"] > 2
     assert "db-07" not in canonical([state[name] for name in SECTIONS])
     assert state["folds"]["messages"]["drift"]["missing"] == ["db-07"]
+
+
+@pytest.mark.parametrize("name", ["drops", "retires", "cooks", "impersonates"])
+def test_P1_no_folded_text_is_left_by_a_report(tmp_path: Path, name: str) -> None:
+    def lookup(key: str) -> str:
+        """Look a key up."""
+        return output(key) + "\nhost db-07.internal.example is up, see sql/fix.sql, 310 ms"
+
+    path = tmp_path / "h.db"
+    options = {"every": 3, "summarizer": HOSTILE[name][0]()}
+    with HandoffSaver.from_conn_string(path, **options) as saver:
+        graph = build(20, tool=lookup).compile(checkpointer=saver)
+        graph.invoke(request(), config())
+        task = saver.task_state(config())
+        kept = tool_outputs(graph.get_state(config()).values["messages"])
+    assert task is not None
+    rows = raw_rows(path)
+    gone = [output(f"k{n}") for n in range(1, 18)]
+    gone = [text for text in gone if not any(text in whole for whole in kept)]
+    assert len(gone) > 14
+    for text in gone:
+        assert not [table for table, data in rows if text[100:140].encode() in data]
 
 
 def test_P1_a_drift_report_is_bounded() -> None:
