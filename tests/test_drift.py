@@ -829,6 +829,32 @@ def test_P3_a_whole_state_given_back_adds_nothing() -> None:
         assert after[name] == state[name], name
 
 
+def test_P3_what_a_whole_state_leaves_out_is_named_and_stays() -> None:
+    state = state_of(
+        constraints=[{"id": "c1", "text": "Never touch prod."}],
+        in_progress=[{"id": "p1", "text": "audit"}],
+        blocked=[{"id": "b1", "text": "users", "needs": "a person"}],
+    )
+    found = guard(state, window(), dict(blank_state()))
+    assert found.put_back == [
+        "constraints [c1] Never touch prod.",
+        "in_progress [p1] audit",
+        "blocked [b1] users",
+    ]
+    assert merge(state, found.update) == merge(state, {"at": AT})
+
+
+def test_P3_nobody_else_speaks_through_a_summary() -> None:
+    messages = [HumanMessage("Go on.", id="h-0"), ask(1), answer(1, "fine")]
+    after, _ = let(state_of(), impersonates({}, None), *messages)
+    said = [i for name in SECTIONS for i in after[name]]
+    assert len(said) == 5
+    assert {i["by"] for i in said} == {"model"}
+    assert {i["at"] for i in said} == {AT}
+    tools = {"notes": [{"text": "x", "by": "tool", "src": "call-9"}]}
+    assert let(state_of(), tools, *messages)[0]["notes"][0]["by"] == "model"
+
+
 def test_P3_ids_of_other_sections_reach_nothing() -> None:
     state = state_of(
         constraints=[{"id": "x1", "text": "Never touch prod."}],
