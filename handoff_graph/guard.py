@@ -111,7 +111,7 @@ class _Guard:
                 self._section(name, items)
             else:
                 self._scalar(name, read_json(name, value))
-        if summary.get("status"):
+        if summary.get("status") not in (None, "", "not_started"):  # which a blank state says
             self._status(read_scalar("status", summary["status"]))
         if MARK in summary:
             self._left_out(summary)
