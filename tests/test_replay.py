@@ -111,8 +111,8 @@ from handoff_graph import task_update
 
 def hoard(state, folding):
     text = " ".join("\\n".join(m.content for m in folding.folded).split())
-    pieces = [text[n : n + 450] for n in range(0, min(len(text), 9_000), 450)]
-    return task_update(at=folding.at, decisions=pieces)
+    pieces = (text[n : n + 300] for n in range(0, 9_000, 300))
+    return task_update(at=folding.at, **{{f"hoard{{n}}": p for n, p in enumerate(pieces)}})
 
 class Hoarder(replay.WatchedSaver):
     def __init__(self, inner, **options):
