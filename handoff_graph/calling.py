@@ -11,6 +11,7 @@ import queue
 import random
 import threading
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +26,7 @@ __all__ = [
     "aabandonable",
     "abandonable",
     "adrive",
+    "awaited",
     "backoff",
     "drive",
     "hint",
@@ -286,3 +288,21 @@ def _start(call: Callable[[], Any], deliver: Callable[[Any, BaseException | None
             deliver(value, failure)
 
     threading.Thread(target=work, name="handoff-summarizer", daemon=True).start()
+
+
+def awaited(pending: Awaitable[Any]) -> Any:
+    """The result of an awaitable, for a caller that cannot await.
+
+    A notebook or a web handler that calls `invoke` has an event loop running in its thread; a
+    second one needs another thread, which takes the context along.
+    """
+
+    async def wait() -> Any:
+        return await pending
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as worker:
+        return worker.submit(copy_context().run, asyncio.run, wait()).result()

@@ -26,15 +26,22 @@ def _by_option(command: Any) -> Any:
     )
 
 
+def _said(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """What an option says, which must be more than blanks."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it must say something; it is kept", param=option)
+    return value
+
+
 @click.command()
 @click.argument("thread")
 @click.option("--sign", is_flag=True, help="Sign it off.")
-@click.option("--reject", metavar="WHY", default="", help="Say what is wrong with it.")
+@click.option("--reject", metavar="WHY", callback=_said, help="Say what is wrong with it.")
 @click.option("--note", default="", help="What to keep with the signature.")
 @_by_option
 @answer_options
 def review(
-    thread: str, sign: bool, reject: str, note: str, by: str, db: str, as_json: bool
+    thread: str, sign: bool, reject: str | None, note: str, by: str, db: str, as_json: bool
 ) -> None:
     """Show what is new in THREAD since the last review, or sign it off.
 
@@ -46,6 +53,8 @@ def review(
     """
     if sign and reject:
         raise click.UsageError("--sign or --reject, not both")
+    if note and not sign:
+        raise click.UsageError("--note goes with --sign; --reject says itself what to keep")
     state = _state(thread, db)
     if not sign and not reject:
         found = reviews.report(state)
@@ -70,7 +79,7 @@ def review(
 @click.command()
 @click.argument("thread")
 @click.argument("constraint")
-@click.option("--why", required=True, help="The reason, which the journal keeps.")
+@click.option("--why", required=True, callback=_said, help="The reason, which the journal keeps.")
 @_by_option
 @database_option
 def retire(thread: str, constraint: str, why: str, by: str, db: str) -> None:

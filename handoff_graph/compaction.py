@@ -18,6 +18,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from handoff_graph.channels import is_in_flight, task_channel, transcripts_in, with_transcripts
 from handoff_graph.errors import HandoffWarning
 from handoff_graph.fold import Fold, Policy, complete, due, prepare
+from handoff_graph.sparing import spared
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer
 from handoff_graph.task import upcast
 from handoff_graph.transcript import (
@@ -170,9 +171,9 @@ def fold_channels(
             continue
         state = head.state or {}
         captured = HeuristicSummarizer().captured(state, folding)
-        summary = summarizer(state, folding)
-        briefing_id = f"handoff-briefing-{name}"
         trusted = type(summarizer) is HeuristicSummarizer
+        summary = summarizer(*((state, folding) if trusted else spared(state, folding)))
+        briefing_id = f"handoff-briefing-{name}"
         done = complete(state, folding, summary, policy, briefing_id, captured, trusted=trusted)
         head = _after_fold(head, name, messages, done, rebuilt)
     return head

@@ -46,11 +46,15 @@ def retired(state: Mapping[str, Any]) -> list[Item]:
 
 
 def step_over(state: Mapping[str, Any], at: str) -> TaskUpdate:
-    """An update that retires what was said for one step only: a phase of the task has ended."""
+    """An update that retires what was said for one step only: a phase of the task has ended.
+
+    What was said since then is for a step of the new phase.
+    """
+    ended_at = str(state.get("stamps", {}).get("phase", ""))
     ended = [
         item
         for rule in active(state)
-        if is_step(rule)
+        if is_step(rule) and str(rule.get("at", "")) <= ended_at
         for item in retire(
             state, rule["id"], why="Its step is over: the phase changed.", by="handoff", at=at
         )["retirements"]
@@ -60,11 +64,13 @@ def step_over(state: Mapping[str, Any], at: str) -> TaskUpdate:
 
 def proposals(state: Mapping[str, Any]) -> dict[str, Item]:
     """The retirements that wait for a person, by the text of the constraint, which still binds."""
-    binding = {c["text"] for c in active(state)}
+    binding = {c["text"]: _said_in(c) for c in active(state)}
     return {
         item["rule"]: item
         for item in state.get("retirements", ())
-        if item.get("standing") != CONFIRMED and item.get("rule") in binding
+        if item.get("standing") != CONFIRMED
+        and item.get("rule") in binding
+        and binding[item["rule"]] <= set(item.get("covers", ()))  # not said again since
     }
 
 

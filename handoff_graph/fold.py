@@ -268,12 +268,7 @@ def complete(
     merged = extend(merged, let.update)
     if merged["phase"] != before["folds"].get(folding.channel, {}).get("phase", ""):
         merged = extend(merged, step_over(before, folding.at))
-    drift = _drift(merged, folding, let)
-    kept = approximate_tokens(folding.tail)
-    if policy.max_tokens is not None and kept > policy.max_tokens:
-        drift["tail_tokens"] = kept
-        _warn_of_tail(before["folds"].get(folding.channel, {}), kept, policy.max_tokens)
-    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}, drift))
+    merged = extend(merged, _bookkeeping(merged, folding, policy, cost or {}))
     fitted = fit(merged, policy.budget, at=folding.at, before=before)
     if fitted.over:
         warnings.warn(
@@ -284,7 +279,14 @@ def complete(
             stacklevel=2,
         )
     revision = int(before["revision"]) + 1
-    after = {**fitted.state, "revision": revision}
+    drift = _drift(fitted.state, folding, let)
+    kept = approximate_tokens(folding.tail)
+    if policy.max_tokens is not None and kept > policy.max_tokens:
+        drift["tail_tokens"] = kept
+        _warn_of_tail(before["folds"].get(folding.channel, {}), kept, policy.max_tokens)
+    fold = {**merged["folds"][folding.channel], "drift": drift}
+    folds = {**merged["folds"], folding.channel: fold}
+    after = {**fitted.state, "folds": folds, "revision": revision}
     briefing = briefing_message(render_briefing(after), revision=revision, id=id)
     return Fold(after, update_between(before, after), briefing, folding)
 
@@ -304,7 +306,9 @@ def _warn_of_tail(last: Mapping[str, Any], kept: int, most: int) -> None:
 def _drift(state: Mapping[str, Any], folding: Folding, let: Guarded) -> dict[str, Any]:
     """The report of a fold: what went, what the guard did, which names are known no more."""
     texts = [message_text(m) for m in folding.folded if not is_briefing(m)]
-    known = canonical(content(state)) + "".join(message_text(m) for m in folding.tail)
+    # An earlier report names what is missing, and a roll-up only carries what is to go.
+    record = {k: v for k, v in state.items() if k not in ("folds", "rolled_up")}
+    known = "\n".join([canonical(record), *(message_text(m) for m in folding.tail)])
     report = {
         "put_back": let.put_back,
         "refused": let.refused,
@@ -318,7 +322,6 @@ def _bookkeeping(
     folding: Folding,
     policy: Policy,
     cost: Mapping[str, float],
-    drift: Mapping[str, Any],
 ) -> TaskUpdate:
     owner = policy.owner or state["owner"] or "agent"
     last = state["folds"].get(folding.channel, {})
@@ -329,7 +332,6 @@ def _bookkeeping(
         "anchor": folding.anchor,
         "at": folding.at,
         "phase": state["phase"],
-        "drift": drift,
     }
     spent = _sum(last.get("cost", {}), cost)
     if spent:

@@ -15,24 +15,25 @@ from typing import Any, NamedTuple, Protocol
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from handoff_graph.binding import sentences
-from handoff_graph.constraints import PROPOSED, retire
-from handoff_graph.schema import MARK, SECTIONS, WORK, new_id
+from handoff_graph.constraints import PROPOSED, active, proposals, retire
+from handoff_graph.identifiers import akin, is_shown
+from handoff_graph.schema import MARK, SECTIONS, WORK, Item, canonical, new_id
 from handoff_graph.task import TaskUpdate
 from handoff_graph.transcript import call_parts, calls_of, is_briefing, message_text, source_id
-from handoff_graph.values import check_names, read_items, read_json, read_text
+from handoff_graph.values import check_names, read_items, read_json, read_scalar, read_text
 
 __all__ = ["Guarded", "guard"]
 
 _LONGEST = 500  # characters of a text that a summarizer may add,
 _MOST = 40  # items that it may add to a section in one fold,
+_ROOM = 100  # items that a section may have for it to add another,
 _LISTED = 20  # refusals that are listed, and
 _SHOWN = 80  # characters of each
 _LOOKED_AT = 20_000  # characters of a result that may show that an item is done
 
 _OURS = frozenset({MARK, "revision", "updated", "rolled_up", "folds", "stamps", "at", "by"})
 _SETTLED = frozenset({"objective", "title", "owner", "phase", "sessions", "reviews", "unsourced"})
-_WORD = re.compile(r"[^\W_]+")
-_STEM = 4  # letters by which two words are taken for the same
+_TEXTS = frozenset(Item.__annotations__) - {"also", "covers", "folds"}
 
 
 class _Window(Protocol):
@@ -94,6 +95,7 @@ class _Guard:
         self.said = [(source_id(m), m, _flat(message_text(m))) for m in said]
         self.people = {key: text for key, m, text in self.said if isinstance(m, HumanMessage)}
         self.work = {item["id"]: (name, item) for name in WORK for item in state[name]}
+        self.proposed = proposals(state)
         self.refused: list[str] = []
         self.put_back: list[str] = []
         self.update: dict[str, Any] = {}
@@ -102,13 +104,15 @@ class _Guard:
         check_names(summary)
         by = read_text(summary, "by")
         for name, value in summary.items():
-            if name in _OURS or value in ("", None, []):
+            if name in _OURS or name == "status" or value in ("", None, []):
                 continue
             if name in SECTIONS and name not in _SETTLED:
                 items = read_items(summary, name, by=by, clock=self.at, sequential=False)
                 self._section(name, items)
             else:
                 self._scalar(name, read_json(name, value))
+        if summary.get("status") not in (None, "", "not_started"):  # which a blank state says
+            self._status(read_scalar("status", summary["status"]))
         if MARK in summary:
             self._left_out(summary)
         update = {name: value for name, value in self.update.items() if value}
@@ -121,10 +125,10 @@ class _Guard:
     def _left_out(self, summary: Mapping[str, Any]) -> None:
         """A summary that gives a whole state says by omission that the rest is gone."""
         for name in ("constraints", "in_progress", "blocked"):
-            named = {str(i.get("id")) for i in summary.get(name, ()) if isinstance(i, Mapping)}
-            moved = {str(i.get("id")) for i in summary.get("done", ()) if isinstance(i, Mapping)}
+            items = [*(summary.get(name) or ()), *(summary.get("done") or ())]
+            named = {str(i.get("id")) for i in items if isinstance(i, Mapping)}
             for item in self.state[name]:
-                if item["id"] not in named | moved:
+                if item["id"] not in named:
                     self._keep(name, item)
 
     def _keep(self, section: str, item: Mapping[str, Any]) -> None:
@@ -137,26 +141,33 @@ class _Guard:
         rule: Callable[[str, dict[str, Any]], None]
         rule = self._work if name in WORK else getattr(self, f"_{name}", self._fact)
         for item in items[:_MOST]:
-            given = {k: _short(v, _LONGEST) if isinstance(v, str) else v for k, v in item.items()}
-            given.pop("_raw", None)
-            rule(name, {**given, "at": self.at})
+            texts = {k: v for k, v in item.items() if k in _TEXTS and isinstance(v, str)}
+            rule(name, {**{k: _short(v, _LONGEST) for k, v in texts.items()}, "at": self.at})
         if len(items) > _MOST:
             self._refuse(f"more than {_MOST} items in {name}", f"{len(items) - _MOST} left out")
 
     def _scalar(self, name: str, value: Any) -> None:
         if name == "next_action":
             self.update[name] = _short(str(value), _LONGEST)
-        elif name == "status":
-            self._status(value)
         elif name in _SETTLED:
             if value != self.state.get(name):
                 self._refuse(f"{name} is not a summarizer's to change", value)
+        elif len(name) + len(canonical(value)) > _LONGEST or (
+            len({*self.state, *self.update}) >= _ROOM
+        ):
+            self._refuse("too much for a field", name)
         else:
             self.update[name] = value
 
-    def _status(self, value: Any) -> None:
-        is_open = any(self.state[name] for name in ("in_progress", "blocked"))
-        if value in ("done", "abandoned") and (value == "abandoned" or is_open):
+    def _status(self, value: str) -> None:
+        finished = {item["id"] for item in self.update.get("done", ())}
+        is_open = any(
+            item["id"] not in finished
+            for name in ("in_progress", "blocked")
+            for item in (*self.state[name], *self.update.get(name, ()))
+        )
+        nothing = not (finished or self.state["done"] or "done" in self.state["rolled_up"])
+        if value == "abandoned" or (value == "done" and (is_open or nothing)):
             self._refuse("status without evidence", value)
         else:
             self.update["status"] = value
@@ -173,25 +184,31 @@ class _Guard:
         if not quoted:
             self._refuse("constraint without a source", item["text"])
             apart = {"text": item["text"], "id": new_id("unsourced", item["text"])}
-            self._add("unsourced", {**apart, "by": "model", "at": self.at})
+            self._new("unsourced", {**apart, "by": "model", "at": self.at})
         for sentence, by, src in quoted:
             self._add(name, {"text": sentence, "by": by, "src": src, "at": self.at})
 
     def _quoted(self, text: str) -> list[tuple[str, str, str]]:
-        """The whole sentences in which somebody said it: a part may say the opposite."""
+        """The whole sentences in which somebody said it: a part may say the opposite.
+
+        Not those of code and quotes, which are nobody's words here, nor those that lift a rule.
+        """
         wanted = _flat(text)
+        lifting = {item["text"] for item in self.state["retirements"]}
         for src, message, whole in self.said:
-            if wanted in whole:
+            said = sentences(message_text(message)) if _has(whole, wanted) else ()
+            found = [s for s in said if _meet(_flat(s), wanted) and s not in lifting]
+            if found:
                 by = "human" if isinstance(message, HumanMessage) else "system"
-                found = [s for s in sentences(message_text(message)) if _meet(_flat(s), wanted)]
                 return [(sentence, by, src) for sentence in found]
         return []
 
     def _retirements(self, name: str, item: dict[str, Any]) -> None:
-        known = {c["id"] for c in self.state["constraints"]}
+        binding = {c["id"]: c["text"] for c in active(self.state)}
         rule = str(item.get("constraint", ""))
-        if rule not in known:
+        if rule not in binding:
             self._refuse("retirement of an unknown constraint", rule or item["text"])
+        if binding.get(rule) in {None, *self.proposed}:
             return
         src = str(item.get("src", ""))
         proposal = retire(
@@ -213,11 +230,11 @@ class _Guard:
         if section == "done":
             proof, outcome = self._proof(item, item["text"])
             if proof:
-                self._add("done", {**item, "evidence": proof})
+                self._new("done", {**item, "evidence": proof})
                 return
             self._refuse("done without evidence", item["text"])
             section, item = "in_progress", {**item, "outcome": outcome}
-        self._add(section, item)
+        self._new(section, item)
 
     def _known_work(
         self, section: str, item: dict[str, Any], was: str, before: Mapping[str, Any]
@@ -226,8 +243,8 @@ class _Guard:
         if section == was:
             return
         proof, outcome = self._proof(item, f"{before['text']} {item.get('text', '')}")
-        if section == "in_progress" and was == "done" and outcome == "failed":
-            proof = str(item.get("src"))  # what had worked fails now
+        if was == "done":  # open again only if what had worked fails now
+            proof = str(item.get("src")) if self._fails(item, before["text"]) else ""
         if section == "blocked" and was == "in_progress":
             needs = {"needs": item["needs"]} if item.get("needs") else {}
             self._add("blocked", {**before, **kept, **needs})
@@ -250,25 +267,41 @@ class _Guard:
         if call is not None and call.outcome != "ok":
             return "", call.outcome
         said = call.text if call is not None else self.people.get(src, "")
-        if said and _is_shown(text, said):
+        if said and is_shown(text, said):
             return _short(said, _SHOWN), ""
         return "", "claimed"
 
+    def _fails(self, item: Mapping[str, Any], text: str) -> bool:
+        call = self.calls.get(str(item.get("src") or ""))
+        return call is not None and call.outcome == "failed" and akin(text, call.text)
+
     def _artifacts(self, name: str, item: dict[str, Any]) -> None:
-        self._add(name, self._attributed(item))
+        """The newest story of a file counts, but where it is somebody else's."""
+        item = self._attributed(item)
+        held = next((a for a in self.state[name] if a["uri"] == item["uri"]), None)
+        if held is None:
+            self._new(name, {**item, "id": new_id(name, item["uri"])})
+        elif held.get("by") in ("tool", "model") and held.get("what") != item.get("what"):
+            self._add(name, {**item, "id": held["id"]})
 
     def _fact(self, name: str, item: dict[str, Any]) -> None:
         """Decisions, questions, notes, secrets: new ones come in, known ones stay as they are."""
-        known = {entry["id"]: entry for entry in self.state[name]}
         word = "name" if name == "secrets" else "text"
+        known = {entry[key] for entry in self.state[name] for key in ("id", word)}
         item = {**self._attributed(item), "id": new_id(name, item[word])}
-        if item["id"] not in known:
-            self._add(name, item)
+        if not known & {item["id"], item[word]}:
+            self._new(name, item)
 
     def _attributed(self, item: dict[str, Any]) -> dict[str, Any]:
         """The item as the summarizer's own: nobody else speaks through it."""
         shown = item.get("src") in self.calls
         return {**item, "by": "tool" if shown and item.get("by") == "tool" else "model"}
+
+    def _new(self, section: str, item: Mapping[str, Any]) -> None:
+        if len(self.state[section]) + len(self.update.get(section, ())) < _ROOM:
+            self._add(section, item)
+        else:
+            self._refuse(f"no room in {section}", item.get("text") or item.get("uri"))
 
     def _add(self, section: str, item: Mapping[str, Any]) -> None:
         self.update.setdefault(section, []).append(dict(item))
@@ -298,23 +331,12 @@ def _some(lines: list[str]) -> list[str]:
 
 
 def _meet(sentence: str, wanted: str) -> bool:
-    return sentence in wanted or wanted in sentence
+    return _has(wanted, sentence) or _has(sentence, wanted)
 
 
-def _is_shown(claim: str, evidence: str) -> bool:
-    """Whether half the words of a claim, and all its numbers, are in what is to show it.
-
-    No proof, but an invention seldom has either, and what is refused stays open and is told.
-    """
-    wanted, there = _words(claim), _words(evidence)
-    numbers = {word for word in wanted if not word.isalpha() and len(word) > 1}
-    return bool(wanted) and numbers <= there and 2 * len(wanted & there) >= len(wanted)
-
-
-def _words(text: str) -> set[str]:
-    """The stems of the longer words, and whatever has a digit in it."""
-    words = [word.lower() for word in _WORD.findall(text)]
-    return {w[:_STEM] for w in words if len(w) >= _STEM} | {w for w in words if not w.isalpha()}
+def _has(text: str, part: str) -> bool:
+    """Whether a text has this part, from the beginning of a word to the end of one."""
+    return part in text and re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) is not None
 
 
 def _flat(text: str) -> str:

@@ -29,6 +29,7 @@ from handoff_graph.calling import (
     aabandonable,
     abandonable,
     adrive,
+    awaited,
     backoff,
     drive,
     hint,
@@ -194,7 +195,7 @@ class ModelSummarizer:
         if isinstance(target, Runnable):
             return target.invoke(ask.messages, config)
         made = target(ask.messages)
-        return asyncio.run(_awaited(made)) if inspect.isawaitable(made) else made
+        return awaited(made) if inspect.isawaitable(made) else made
 
     async def _acall(self, ask: Ask, config: RunnableConfig) -> Any:
         target = self._target(ask)
@@ -293,7 +294,3 @@ def _marked(config: RunnableConfig | None) -> RunnableConfig:
     around.pop("run_id", None)
     around.pop("run_name", None)
     return merge_configs(around, _MARKS)
-
-
-async def _awaited(made: Awaitable[Any]) -> Any:
-    return await made

@@ -6,9 +6,7 @@ import asyncio
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 from langchain_core.language_models import BaseChatModel
@@ -20,13 +18,15 @@ from typing_extensions import TypedDict
 
 from handoff_graph import review
 from handoff_graph.briefing import render_briefing
+from handoff_graph.calling import awaited
 from handoff_graph.channels import declare_task_key
 from handoff_graph.clients import share_of
-from handoff_graph.errors import HandoffWarning, MissingChannel, SummarizerFailed
+from handoff_graph.errors import HandoffError, HandoffWarning, MissingChannel, SummarizerFailed
 from handoff_graph.export_node import fields_of, saver_of
 from handoff_graph.fold import FORCE, Folding, Policy, complete, due, may_be_due, prepare
 from handoff_graph.model import ModelSummarizer
 from handoff_graph.rewriting import rewrite
+from handoff_graph.sparing import spared
 from handoff_graph.summarize import HeuristicSummarizer, Summarizer, Summary
 from handoff_graph.task import TaskUpdate, is_task_state, merge, utc_now
 from handoff_graph.transcript import (
@@ -154,9 +154,9 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             if isinstance(self.model, ModelSummarizer):
                 made: Any = self.model(job.state, job.folding, config)
             else:
-                made = self._summarizer(job.state, job.folding)
+                made = self._summarizer(*self._given(job.state, job.folding))
             if inspect.isawaitable(made):
-                made = _awaited(made)
+                made = awaited(made)
             return self._result(job, job.folding, made, trusted=self.model is None)
         except Exception as error:
             return self._failed(job, job.folding, error)
@@ -172,9 +172,10 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             if isinstance(self.model, ModelSummarizer):
                 made: Any = await self.model.acall(job.state, job.folding, config)
             elif inspect.iscoroutinefunction(self._summarizer):
-                made = await self._summarizer(job.state, job.folding)
+                made = await self._summarizer(*self._given(job.state, job.folding))
             else:
-                made = await asyncio.to_thread(self._summarizer, job.state, job.folding)
+                given = self._given(job.state, job.folding)
+                made = await asyncio.to_thread(self._summarizer, *given)
                 if inspect.isawaitable(made):
                     made = await made
             return self._result(job, job.folding, made, trusted=self.model is None)
@@ -184,6 +185,11 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
     @property
     def _summarizer(self) -> Callable[[Mapping[str, Any], Folding], Any]:
         return self._heuristic if self.model is None else cast(Summarizer, self.model)
+
+    def _given(
+        self, state: Mapping[str, Any], folding: Folding
+    ) -> tuple[Mapping[str, Any], Folding]:
+        return (state, folding) if self.model is None else spared(state, folding)
 
     def has_work(self, state: Any, config: RunnableConfig | None = None) -> bool:
         """Whether a visit with this state would open or fold, or cannot be judged yet.
@@ -228,8 +234,7 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
             opening, fresh = cast(TaskUpdate, state), _rebriefed(transcripts, state)
         if self._is_for_review(state):
             # Before a fold, and not after it: what runs before an interrupt runs again behind it.
-            answer = interrupt({"handoff_review": review.report(state)})
-            return _Job(state, cast(TaskUpdate, review.answered(state, answer)), "", (), None)
+            return _Job(state, cast(TaskUpdate, _reviewed(state)), "", (), None)
         for name, messages in transcripts.items():
             if due(state, name, messages, self.policy, force=_forced(config)):
                 if not all(message.id for message in messages):
@@ -304,22 +309,19 @@ class SummarizerNode(Runnable[Any, dict[str, Any]]):
         return self._opened(job) if result is None else result
 
 
-def _awaited(pending: Awaitable[Any]) -> Any:
-    """The result of an awaitable, for a caller that cannot await.
+def _reviewed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The task state after a person's review, asked for until the answer is one.
 
-    A notebook or a web handler that calls `invoke` has an event loop running in its thread; a
-    second one needs another thread, which takes the context along.
+    LangGraph keeps an answer with the checkpoint and gives it again: to raise for a wrong one
+    would raise at every resume from there on.
     """
-
-    async def wait() -> Any:
-        return await pending
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as worker:
-        return worker.submit(copy_context().run, asyncio.run, wait()).result()
+    told: dict[str, Any] = review.report(state)
+    while True:
+        answer = interrupt({"handoff_review": told})
+        try:
+            return review.answered(state, answer)
+        except HandoffError as error:
+            told = {**told, "answer_refused": str(error)}
 
 
 def _warn_of_ids(channel: str) -> None:

@@ -122,16 +122,32 @@ def answered(state: Mapping[str, Any], answer: Any) -> dict[str, Any]:
 
     Raises:
         InvalidTask: the answer is neither, or its edit breaks the schema.
+        UnsupportedSchema: its edit is of a newer version.
     """
-    said: Any = {"approve": True} if answer in ("approve", True) else answer
-    if not isinstance(said, Mapping) or not said.keys() & {"approve", "reject", "edit"}:
+    said: Any = {"approve": True} if answer == "approve" or answer is True else answer
+    if not isinstance(said, Mapping) or not _is_answer(said):
         what = '"approve", {"approve": note}, {"reject": why} or {"edit": {...}}'
         raise InvalidTask("the answer to a review", what, answer)
-    by = str(said.get("by") or "human")
+    by = said.get("by") or "human"
     edit: Mapping[str, Any] | None = said.get("edit")
     if edit is not None:
         state = merge(state, {"by": by, "at": utc_now(), **edit})
-    verdict: Verdict = "rejected" if said.get("reject") else "approved"
-    note = said.get("reject") or said.get("approve") or said.get("note") or ""
-    note = note if isinstance(note, str) else ""
+    verdict: Verdict = "rejected" if "reject" in said else "approved"
+    notes = (said.get(name) for name in ("reject", "approve", "note"))
+    note = next((text for text in notes if text and isinstance(text, str)), "")
     return merge(state, signed(state, by=by, note=note, verdict=verdict))
+
+
+def _is_answer(said: Mapping[str, Any]) -> bool:
+    """Whether this says yes or no: what says neither, or both, must not pass for a yes."""
+    yes, no = said.get("approve", True), said.get("reject", "no")
+    return (
+        bool(said.keys() & {"approve", "reject", "edit"})
+        and not {"approve", "reject"} <= said.keys()
+        and (yes is True or isinstance(yes, str))
+        and isinstance(no, str)
+        and bool(no.strip())
+        and isinstance(said.get("edit", {}), Mapping)
+        and isinstance(said.get("by", ""), str)
+        and isinstance(said.get("note", ""), str)
+    )

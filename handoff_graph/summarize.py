@@ -126,18 +126,14 @@ class HeuristicSummarizer:
 
     def __call__(self, state: Mapping[str, Any], folding: Folding, /) -> TaskUpdate:
         seen = [m for m in (*folding.folded, *folding.tail) if not is_briefing(m)]
-        opening = _objective(state, seen)
+        work = {name: in_order(i, folding.at) for name, i in _calls(folding.folded).items()}
         update: dict[str, Any] = {
-            **opening,
-            "constraints": [c for m in seen for c in self.constraints(m)],
-            "notes": self._notes(state, folding, opening),
-            **_calls(folding.folded),
+            **self.captured(state, folding),
+            **work,
             "next_action": "" if _has_plan(state) else _next_action(seen),
         }
         if state.get("status", "not_started") == "not_started":
             update["status"] = "in_progress"
-        for section in ("constraints", "in_progress", "done", "artifacts"):
-            update[section] = in_order(update[section], folding.at)
         return _stamped(update, folding.at)
 
     def constraints(self, message: BaseMessage) -> list[dict[str, str]]:

@@ -99,7 +99,8 @@ def test_P1_and_P2_hold_at_every_checkpoint_of_every_recorded_conversation(
 
 @needs_fork
 def test_a_leak_is_found_and_named(transcripts: Path, tmp_path: Path) -> None:
-    """A summarizer that hoards the folded messages in the task state breaks P1."""
+    """A summarizer that hoards the folded messages in the task state, in pieces that are short
+    enough for the guard, breaks P1."""
     script = tmp_path / "hoard.py"
     script.write_text(
         f"""
@@ -109,7 +110,9 @@ import replay
 from handoff_graph import task_update
 
 def hoard(state, folding):
-    return task_update(at=folding.at, hoard=[m.content for m in folding.folded])
+    text = " ".join("\\n".join(m.content for m in folding.folded).split())
+    pieces = (text[n : n + 300] for n in range(0, 9_000, 300))
+    return task_update(at=folding.at, **{{f"hoard{{n}}": p for n, p in enumerate(pieces)}})
 
 class Hoarder(replay.WatchedSaver):
     def __init__(self, inner, **options):
