@@ -10,6 +10,7 @@ states a constraint. Everything runs with LangGraph's default durability, "async
     summarize        langchain's create_agent with SummarizationMiddleware, on SqliteSaver
     summarize-delta  the same, messages on a `DeltaChannel`
     handoff          HandoffSaver alone: the graph of row `sqlite`, unchanged
+    handoff-delta    HandoffSaver alone: the graph of row `delta`, unchanged
     handoff-nodes    HandoffSaver and `add_handoff`: the same graph with the nodes and a ledger
 
 All that summarize or fold do so every 10 tool calls, without calling a real model. The two
@@ -177,6 +178,7 @@ ROWS = {
         "Summarization, DeltaChannel", SqliteSaver, partial(summarizing, on_delta=True)
     ),
     "handoff": Row("HandoffSaver", HandoffSaver, partial(react, MessagesState)),
+    "handoff-delta": Row("HandoffSaver, DeltaChannel", HandoffSaver, partial(react, DeltaState)),
     "handoff-nodes": Row("HandoffSaver + nodes", HandoffSaver, react_with_nodes),
 }
 NEED_LANGCHAIN = ("summarize", "summarize-delta")
